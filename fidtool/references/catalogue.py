@@ -6,6 +6,7 @@ Their names and facts are read from the projects' code and documentation, which 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +70,9 @@ class Reference:
         return self.url.endswith(".pkl")
 
 
-_IMAGENET, _CLASSES = 1_281_167, 1000
-"""Numbers of ImageNet's training images and classes."""
+# Numbers of ImageNet's training images and classes.
+_IMAGENET = 1_281_167
+_CLASSES = 1000
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
@@ -89,28 +91,65 @@ Inception.
 _COCO = "https://github.com/boomb0om/text2image-benchmark/releases/download/v0.0.1/MS-COCO_val2014_fid_stats.npz"
 
 
-_ADM_SETS = (
-    ("imagenet64", "imagenet/64/VIRTUAL_imagenet64_labeled.npz", 64, _IMAGENET),
-    ("imagenet128", "imagenet/128/VIRTUAL_imagenet128_labeled.npz", 128, _IMAGENET),
-    ("imagenet256", "imagenet/256/VIRTUAL_imagenet256_labeled.npz", 256, _IMAGENET),
-    ("imagenet512", "imagenet/512/VIRTUAL_imagenet512.npz", 512, _IMAGENET),
-    ("lsun-bedroom", "lsun/bedroom/VIRTUAL_lsun_bedroom256.npz", 256, None),
-    ("lsun-cat", "lsun/cat/VIRTUAL_lsun_cat256.npz", 256, None),
-    ("lsun-horse", "lsun/horse/VIRTUAL_lsun_horse256.npz", 256, None),
-)
-"""Data set, file, size and number of real images."""
-_EDM_SETS = (
-    ("cifar10", "cifar10-32x32", 32, 50_000, "", 10, ""),
-    ("ffhq", "ffhq-64x64", 64, 70_000, "", None, ""),
-    ("afhqv2", "afhqv2-64x64", 64, None, "", None, ""),
-    ("imagenet64", "imagenet-64x64", 64, _IMAGENET, "edm", _CLASSES, "EDM"),
-    ("imagenet64-baseline", "imagenet-64x64-baseline", 64, None, "", _CLASSES, "ADM"),
-)
-"""Data set, file, size, number of real images, framing, classes, and on whose images the networks
-were trained if it matters.
-"""
+def _adm(name: str, file: str, size: int, real_images: int | None = None) -> Reference:
+    return Reference(
+        name=f"adm:{name}",
+        url=f"{_ADM}/{file}",
+        arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
+        real_images=real_images,
+        shape=(size, size),
+        framing="adm" if real_images else "",
+        source="openai/guided-diffusion, evaluations/README.md",
+        note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
+        classes=_CLASSES if real_images else None,
+    )
+
+
+def _edm(
+    name: str,
+    file: str,
+    size: int,
+    real_images: int | None = None,
+    classes: int | None = None,
+    framing: str = "",
+    trained_on: str = "",
+) -> Reference:
+    """Returns a reference of EDM; ``trained_on`` is on whose images the networks were trained, if
+    it matters.
+    """
+    note = "EDM reports the lowest of three evaluations"
+    if trained_on:
+        note = f"for networks trained on {trained_on}'s images; {note}"
+    return Reference(
+        name=f"edm:{name}",
+        url=f"{_EDM}/{file}.npz",
+        real_images=real_images,
+        shape=(size, size),
+        framing=framing,
+        source="NVlabs/edm, README.md",
+        note=note,
+        classes=classes,
+    )
+
+
+def _edm2(name: str, size: int) -> Reference:
+    return Reference(
+        name=f"edm2:{name}",
+        url=f"{_EDM2}/{name}.pkl",
+        arrays=("fid", "fd_dinov2"),
+        real_images=_IMAGENET,
+        shape=(size, size),
+        framing="adm",
+        source="NVlabs/edm2, README.md and calculate_metrics.py",
+        note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
+        classes=_CLASSES,
+    )
+
+
+# clean-fid's modes, and the protocols that equal them.
 _MODES = {"clean": "clean", "legacy_tensorflow": "tensorflow", "legacy_pytorch": "pytorch-fid"}
-"""clean-fid's modes, and the protocols that equal them."""
+# Data set, size, split, number of real images, usual number of generated images; and `FEATURES` if
+# they are published, or the mode if the statistics are published for it only.
 _CLEAN_FID_SETS = (
     ("cifar10", 32, "train", 50_000, 50_000, ""),
     ("cifar10", 32, "test", 10_000, 10_000, ""),
@@ -133,72 +172,51 @@ _CLEAN_FID_SETS = (
     ("horse2zebra", 256, "test", 140, 120, ""),
     ("cat2dog", 256, "test", 500, 500, ""),
 )
-"""Data set, size, split, number of real images, usual number of generated images; and `FEATURES` if
-they are published, or the mode if the statistics are published for it only.
-"""
+
+
+def _clean_fid() -> Iterator[Reference]:
+    for mode, protocol in _MODES.items():
+        for data, size, split, real_images, fakes, published in _CLEAN_FID_SETS:
+            if published not in ("", FEATURES, mode):
+                continue
+            name = f"clean-fid:{data}-{size}-{split}"
+            if mode != "clean":
+                name += f"-{mode}"
+            url = f"{_CLEAN_FID}/{data}_{mode}_{split}_{size}"
+            arrays = ["mu", "sigma"]
+            features_url = ""
+            if published == FEATURES:
+                arrays.append(FEATURES)
+                features_url = f"{url}_kid.npz"
+            yield Reference(
+                name=name,
+                url=f"{url}.npz",
+                arrays=tuple(arrays),
+                protocol=protocol,
+                real_images=real_images,
+                fakes=fakes,
+                shape=(size, size),
+                source="GaParmar/clean-fid, README.md and cleanfid/features.py",
+                features_url=features_url,
+            )
+
 
 _ALL = (
-    *(
-        Reference(
-            name=f"adm:{name}",
-            url=f"{_ADM}/{file}",
-            arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
-            real_images=real_images,
-            shape=(size, size),
-            framing="adm" if real_images else "",
-            source="openai/guided-diffusion, evaluations/README.md",
-            note="precision and recall are between its 10,000 images (arr_0) and the generated "
-            "ones",
-            classes=_CLASSES if real_images else None,
-        )
-        for name, file, size, real_images in _ADM_SETS
-    ),
-    *(
-        Reference(
-            name=f"edm:{name}",
-            url=f"{_EDM}/{file}.npz",
-            real_images=real_images,
-            shape=(size, size),
-            framing=framing,
-            source="NVlabs/edm, README.md",
-            note=f"for networks trained on {trained_on}'s images; " * bool(trained_on)
-            + "EDM reports the lowest of three evaluations",
-            classes=classes,
-        )
-        for name, file, size, real_images, framing, classes, trained_on in _EDM_SETS
-    ),
-    *(
-        Reference(
-            name=f"edm2:{name}",
-            url=f"{_EDM2}/{name}.pkl",
-            arrays=("fid", "fd_dinov2"),
-            real_images=_IMAGENET,
-            shape=(size, size),
-            framing="adm",
-            source="NVlabs/edm2, README.md and calculate_metrics.py",
-            note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
-            classes=_CLASSES,
-        )
-        for name, size in (("img64", 64), ("img512", 512))
-    ),
-    *(
-        Reference(
-            name=f"clean-fid:{name}-{size}-{split}" + ("" if mode == "clean" else f"-{mode}"),
-            url=f"{_CLEAN_FID}/{name}_{mode}_{split}_{size}.npz",
-            arrays=("mu", "sigma", FEATURES) if published == FEATURES else ("mu", "sigma"),
-            protocol=protocol,
-            real_images=real_images,
-            fakes=fakes,
-            shape=(size, size),
-            source="GaParmar/clean-fid, README.md and cleanfid/features.py",
-            features_url=f"{_CLEAN_FID}/{name}_{mode}_{split}_{size}_kid.npz"
-            if published == FEATURES
-            else "",
-        )
-        for mode, protocol in _MODES.items()
-        for name, size, split, real_images, fakes, published in _CLEAN_FID_SETS
-        if published in ("", FEATURES, mode)
-    ),
+    _adm("imagenet64", "imagenet/64/VIRTUAL_imagenet64_labeled.npz", 64, _IMAGENET),
+    _adm("imagenet128", "imagenet/128/VIRTUAL_imagenet128_labeled.npz", 128, _IMAGENET),
+    _adm("imagenet256", "imagenet/256/VIRTUAL_imagenet256_labeled.npz", 256, _IMAGENET),
+    _adm("imagenet512", "imagenet/512/VIRTUAL_imagenet512.npz", 512, _IMAGENET),
+    _adm("lsun-bedroom", "lsun/bedroom/VIRTUAL_lsun_bedroom256.npz", 256),
+    _adm("lsun-cat", "lsun/cat/VIRTUAL_lsun_cat256.npz", 256),
+    _adm("lsun-horse", "lsun/horse/VIRTUAL_lsun_horse256.npz", 256),
+    _edm("cifar10", "cifar10-32x32", 32, 50_000, 10),
+    _edm("ffhq", "ffhq-64x64", 64, 70_000),
+    _edm("afhqv2", "afhqv2-64x64", 64),
+    _edm("imagenet64", "imagenet-64x64", 64, _IMAGENET, _CLASSES, "edm", "EDM"),
+    _edm("imagenet64-baseline", "imagenet-64x64-baseline", 64, classes=_CLASSES, trained_on="ADM"),
+    _edm2("img64", 64),
+    _edm2("img512", 512),
+    *_clean_fid(),
     Reference(
         name="fd-loss:imagenet256",
         url="https://huggingface.co/jjiaweiyang/FD-Loss/resolve/main/data/fid_stats/paper_ref_stats.pkl",
@@ -224,25 +242,28 @@ _ALL = (
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
 """All references by name."""
-_BY_NAME = {folded(f"{each.project}:{Path(each.url).stem}"): each for each in _ALL}
-_BY_NAME |= {folded(name): each for name, each in REFERENCES.items()}
-"""The same by their names and those of their published files, without case, hyphens and
-underscores.
-"""
+# The same by their names and those of their published files, without case, hyphens and underscores.
+_BY_NAME = {folded(f"{item.project}:{Path(item.url).stem}"): item for item in _ALL}
+_BY_NAME |= {folded(name): item for name, item in REFERENCES.items()}
 
 
 def reference_at(path: str) -> Reference | None:
     """Return the reference that a path names, by its name or its URL; None if it names none."""
     if is_reference(path):
         return named_reference(path)[0]
-    return next((each for each in REFERENCES.values() if path.startswith(each.url)), None)
+    for reference in _ALL:
+        if path.startswith(reference.url):
+            return reference
+    return None
 
 
 def suggested_references(path: str) -> list[str]:
     """Return the names of references that may be meant by a path that does not exist."""
+    if "/" in path or "." in path:
+        return []
     _, _, name = path.rpartition(":")
-    exact = [each for each in REFERENCES if folded(each.partition(":")[2]) == folded(name)]
-    return exact or closest(path, REFERENCES) if "/" not in path and "." not in path else []
+    exact = [known for known in REFERENCES if folded(known.partition(":")[2]) == folded(name)]
+    return exact or closest(path, REFERENCES)
 
 
 def named_reference(text: str) -> tuple[Reference, str]:
@@ -260,9 +281,9 @@ def named_reference(text: str) -> tuple[Reference, str]:
         raise InputError(
             unknown("reference", typed, suggested_references(typed), "those of `fidtool refs`")
         )
-    array = {folded(array): array for array in reference.arrays}.get(folded(key), "")
-    if key and not array:
-        raise InputError(
-            f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}"
-        )
-    return reference, array
+    if not key:
+        return reference, ""
+    for array in reference.arrays:
+        if folded(array) == folded(key):
+            return reference, array
+    raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")

@@ -23,9 +23,11 @@ MIRROR = "FIDTOOL_REFERENCES_URL"
 """Environment variable with the address of a mirror, to which host and path of a reference's
 address are appended.
 """
+# Size up to which a file is downloaded as a whole, even if only some of its arrays are needed.
 _WHOLE_BYTES = 64 << 20
-"""Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
+_REPORT_SECONDS = 10.0
+# What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -34,9 +36,6 @@ _UNREADABLE = (
     EOFError,
     ValueError,
 )
-"""What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown
-way.
-"""
 Say = Callable[[str], None]
 
 
@@ -86,17 +85,11 @@ def folder() -> Path:
 
 def published_files(reference: Reference) -> list[PublishedFile]:
     """Return the file of a reference, and the one with its features if there is one."""
-    name = reference.name.replace(":", "-")
-    files = [
-        PublishedFile(
-            reference.name, reference.url, folder() / f"{name}{Path(reference.url).suffix}"
-        )
-    ]
+    stem = reference.name.replace(":", "-")
+    addresses = {f"{stem}{Path(reference.url).suffix}": reference.url}
     if reference.features_url:
-        files.append(
-            PublishedFile(reference.name, reference.features_url, folder() / f"{name}-kid.npz")
-        )
-    return files
+        addresses[f"{stem}-kid.npz"] = reference.features_url
+    return [PublishedFile(reference.name, url, folder() / name) for name, url in addresses.items()]
 
 
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
@@ -128,7 +121,6 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
 
 
 def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
-    """Return the SHA-256 of each wanted array in an open file."""
     handle.seek(0)
     if file.pickle:
         if handle.read(1) != b"\x80":
@@ -140,7 +132,7 @@ def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> 
         for info in _members(file, archive, wanted):
             with archive.open(info) as member:
                 hashes[_array(info)] = _sha256(member)
-    return hashes
+        return hashes
 
 
 def _sha256(handle: IO[bytes]) -> str:
@@ -157,7 +149,8 @@ def _members(
     stored.
     """
     members = {_array(info): info for info in archive.infolist()}
-    if missing := sorted(set(wanted) - members.keys()):
+    missing = sorted(set(wanted) - members.keys())
+    if missing:
         named = f"the file of {file.name} has no array {', '.join(missing)}"
         raise InputError(f"{named}; it has {', '.join(members)} ({mirrored(file.url)})")
     return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
@@ -169,15 +162,16 @@ def _members(
 def mirrored(url: str) -> str:
     """Return the address from which a file is downloaded: at the mirror, if there is one."""
     mirror = os.environ.get(MIRROR)
-    if mirror and "://" not in mirror:
+    if not mirror:
+        return url
+    if "://" not in mirror:
         raise InputError(
             f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}"
         )
-    return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
+    return f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
 
 
 def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
-    """Put the wanted arrays into the cache and return their SHA-256s."""
     url = mirrored(file.url)
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,10 +231,11 @@ def _copy(
 def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:
     """Copy all that is left of ``source``, and say every ten seconds how much has arrived."""
     total = "" if size is None else f" of {megabytes(size)}"
-    done, reported = 0, time.monotonic()
+    done = 0
+    reported = time.monotonic()
     while block := source.read(_BLOCK_BYTES):
         target.write(block)
         done += len(block)
-        if time.monotonic() - reported >= 10.0:
+        if time.monotonic() - reported >= _REPORT_SECONDS:
             reported = time.monotonic()
             say(f"{name}: {megabytes(done)}{total}")

@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -37,17 +36,23 @@ from fidtool.sources.kinds import PassedOver, suffix_of
 
 
 class Member(NamedTuple):
-    """A member of an archive: its name, and its extent in the archive.
+    """A member of an archive.
 
-    ``problem`` is why it cannot be read, empty if it can; ``checks`` is a row of `_CHECKS`, empty
-    for tar archives.
+    Attributes:
+        start, length: its extent in the archive, in a zip archive from its local header on.
+        size: number of its bytes when it is not compressed; -1 in tar archives, of which nothing
+            is checked.
+        crc: checksum of these bytes.
+        problem: why it cannot be read; empty if it can.
     """
 
     name: str
     start: int
     length: int
+    size: int = -1
+    crc: int = 0
+    deflated: bool = False
     problem: str = ""
-    checks: tuple[int, ...] = ()
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -59,43 +64,48 @@ def list_images(named: NamedFiles) -> ImageSet:
     """
     paths = named.files.paths
     is_zip = suffix_of(paths[0]) == ".zip"
+    is_compressed = False
     passed_over = PassedOver()
     members: list[Member] = []
     names: list[str] = []
     counts: list[int] = []
-    packed = False
-    for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
-        with opened(named.files, len(counts)) as handle:
-            packed |= not is_zip and _opened(handle) is not handle
-            members_of = partial(_zipped, archive) if is_zip else _tarred
-            found = sorted(
-                members_of(named.key, handle, passed_over), key=attrgetter("start")
-            )  # as stored
-            if any("\0" in member.name for member in found):
-                raise ValueError("a member's name contains a null character")
-        _refuse_duplicates(archive, found)
-        names += [f"{label}/{member.name}" if len(paths) > 1 else member.name for member in found]
-        members += found
-        counts.append(len(found))
-    kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
+    _, labels = split_common_folder(paths)
+    for file, archive in enumerate(paths):
+        with opened(named.files, file) as handle:
+            is_compressed |= not is_zip and _decompressed(handle) is not handle
+            stored = _members_in(archive, is_zip, named.key, handle, passed_over)
+        _refuse_duplicates(archive, stored)
+        prefix = f"{labels[file]}/" if len(paths) > 1 else ""
+        names += [prefix + member.name for member in stored]
+        members += stored
+        counts.append(len(stored))
+    kind = "zip archive" if is_zip else "tar archive"
+    if is_compressed:
+        kind = f"compressed {kind}"
     if not names:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
-    reader = MemberReader(
-        named, packed, np.repeat(np.arange(len(counts), dtype=np.int32), counts), members
-    )
-    by_name = sorted(range(len(names)), key=lambda item: (reader.file_index[item], names[item]))
+    file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    reader = MemberReader(named, is_compressed, file_index, members)
+    by_name = sorted(range(len(names)), key=lambda item: (file_index[item], names[item]))
+    order = np.array(by_name, dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(
-        named.path,
-        kind,
-        Names(names),
-        prefix,
-        reader,
-        np.array(by_name, dtype=np.uint32),
-        passed_over,
-    )
+    return ImageSet(named.path, kind, Names(names), prefix, reader, order, passed_over)
+
+
+def _members_in(
+    archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: PassedOver
+) -> list[Member]:
+    """Returns the images in the order in which they are stored."""
+    if is_zip:
+        images = _images_of_zip(archive, key, handle, passed_over)
+    else:
+        images = _images_of_tar(key, handle, passed_over)
+    members = sorted(images, key=attrgetter("start"))
+    if any("\0" in member.name for member in members):
+        raise ValueError("a member's name contains a null character")
+    return members
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
@@ -118,42 +128,42 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
 
 
 def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
-    # Hashes, because a set of a million names would take more memory than the rest of the listing.
-    hashes = [hash(posixpath.normpath(member.name)) for member in members]
-    if len(np.unique(hashes)) == len(members):
-        return
-    name, times = Counter(posixpath.normpath(member.name) for member in members).most_common(1)[0]
-    if times > 1:
-        raise InputError(
-            f"{archive} contains {times} members named {name}:",
-            "create the archive again with each name once",
-        )
+    times = Counter(posixpath.normpath(member.name) for member in members)
+    for name in times:
+        if times[name] > 1:
+            raise InputError(
+                f"{archive} contains {times[name]} members named {name}:",
+                "create the archive again with each name once",
+            )
 
 
+# Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7).
 _HEADER = 30
-"""Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7)."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
-_METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
-
-_CHECKS = np.dtype([("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
-"""Number of a member's bytes and their checksum, and whether they are compressed."""
 
 
-def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
+def _images_of_zip(
+    path: str, key: str, handle: BinaryIO, passed_over: PassedOver
+) -> Iterator[Member]:
     with zipfile.ZipFile(handle) as archive:
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if not info.is_dir() and passed_over.takes(name, key):
-                check_member(path, info)
-                if (
-                    info.header_offset < 0
-                    or max(info.header_offset, info.compress_size, info.file_size) > _MOST
-                ):
-                    raise zipfile.BadZipFile(f"{name} has an impossible size or position")
-                problem = f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else ""
-                checks = (info.file_size, info.CRC, _METHODS[info.compress_type])
-                yield Member(name, info.header_offset, info.compress_size, problem, checks)
+            if info.is_dir() or not passed_over.takes(name, key):
+                continue
+            check_member(path, info)
+            numbers = (info.header_offset, info.compress_size, info.file_size)
+            if info.header_offset < 0 or max(numbers) > _MOST:
+                raise zipfile.BadZipFile(f"{name} has an impossible size or position")
+            yield Member(
+                name,
+                info.header_offset,
+                info.compress_size,
+                info.file_size,
+                info.CRC,
+                info.compress_type == zipfile.ZIP_DEFLATED,
+                f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else "",
+            )
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -161,7 +171,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         raise InputError(
             f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first"
         )
-    if info.compress_type not in _METHODS:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(
             f"{archive} contains a member compressed with method {info.compress_type}, "
             f"{info.filename}:",
@@ -182,26 +192,20 @@ class MemberReader(ExtentReader):
         file_index: NDArray[np.int32],
         members: Sequence[Member],
     ) -> None:
-        super().__init__(
-            named.files, file_index, packed or named.files.remote, named.key if packed else ""
-        )
-        self._extents = np.array(
-            [(member.start, member.length) for member in members], dtype=np.int64
-        )
+        variant = named.key if packed else ""
+        super().__init__(named.files, file_index, packed or named.files.remote, variant)
+        # Of shape (images, 5): the numbers of `Member` from ``start`` to ``deflated``.
+        self._numbers = np.array([member[1:6] for member in members], dtype=np.int64)
         self._problems = {
             item: member.problem for item, member in enumerate(members) if member.problem
         }
-        self._checks = np.array(
-            [member.checks for member in members if member.checks], dtype=_CHECKS
-        )
 
     def content(self, item: int, stream: IO[bytes]) -> bytes:
         if item in self._problems:
             raise ContentError(self._problems[item])
-        start, length = self._extents[item].tolist()
-        if not len(self._checks):
+        start, length, size, crc, deflated = self._numbers[item].tolist()
+        if size < 0:
             return read_extent(stream, start, length)
-        size, crc, deflated = self._checks[item].tolist()
         content = read_extent(stream, body_at(start, stream), length)
         if deflated:
             try:
@@ -213,7 +217,7 @@ class MemberReader(ExtentReader):
         return content
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        return _opened(handle) if self.in_order else handle
+        return _decompressed(handle) if self.in_order else handle
 
 
 def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
@@ -229,22 +233,29 @@ def body_at(position: int, handle: IO[bytes]) -> int:
     header = handle.read(_HEADER)
     if len(header) < _HEADER or not header.startswith(b"PK\x03\x04"):
         raise ContentError("the archive is damaged: this member is not where the directory says")
-    lengths: tuple[int, int] = struct.unpack_from("<HH", header, 26)  # of its name and extra field
-    return position + _HEADER + sum(lengths)
+    name_length, extra_length = struct.unpack_from("<HH", header, 26)
+    return position + _HEADER + int(name_length + extra_length)
 
 
 # --- tar ------------------------------------------------------------------------------------------
 
+# Functions that open compressed files, by the first bytes of such a file.
 _OPENERS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-"""Functions that open compressed files, by the first bytes of such a file."""
+# Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual.
 _MOST_PADDING = 1 << 16
-"""Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
-_METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
-_METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+_METADATA_TYPES = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
 
 
 class _Header(tarfile.TarInfo):
@@ -259,7 +270,7 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _opened(handle: BinaryIO) -> IO[bytes]:
+def _decompressed(handle: BinaryIO) -> IO[bytes]:
     """Returns the contents of a compressed archive; the same object if it is not compressed."""
     handle.seek(0)
     head = handle.read(8)
@@ -271,17 +282,19 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
     return handle
 
 
-def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
-    for info in _walk(_opened(handle)):
-        name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
-        if (info.isreg() or is_link) and passed_over.takes(name, key):
-            why = ""
-            if is_link:
-                again = "create the archive again with --dereference and --hard-dereference"
-                why = f"it is a link to {info.linkname}: {again}"
-            elif info.issparse():
-                why = "it is a sparse file: create the archive again without --sparse"
-            yield Member(name, info.offset_data, 0 if why else info.size, why)
+def _images_of_tar(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
+    for info in _walk(_decompressed(handle)):
+        name = info.name.removeprefix("./")
+        is_link = info.islnk() or info.issym()
+        if not (info.isreg() or is_link) or not passed_over.takes(name, key):
+            continue
+        problem = ""
+        if is_link:
+            again = "create the archive again with --dereference and --hard-dereference"
+            problem = f"it is a link to {info.linkname}: {again}"
+        elif info.issparse():
+            problem = "it is a sparse file: create the archive again without --sparse"
+        yield Member(name, info.offset_data, info.size, problem=problem)
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -292,7 +305,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         # Python 3.10 fails to look for the first member of an empty archive.
         while archive.offset and (info := archive.next()) is not None:
-            archive.members.clear()  # type: ignore[attr-defined]  # saves memory: there may be a million
+            archive.members.clear()  # type: ignore[attr-defined]  # there may be a million
             if info.offset <= last or info.size < 0:
                 raise ValueError(f"the header at byte {last} points backwards")
             last = info.offset
@@ -300,9 +313,8 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         stream.seek(archive.offset)
     rest = stream.read(_MOST_PADDING + 1)
     if not tarfile.BLOCKSIZE <= len(rest) <= _MOST_PADDING or rest.strip(b"\0"):
-        mark = f"{tarfile.BLOCKSIZE} to {_MOST_PADDING} zero bytes and nothing else"
         raise ValueError(
-            f"its last member, up to byte {archive.offset}, must be followed by {mark}: it was "
-            "not downloaded completely, or joined from archives that must be passed as separate "
-            "files"
+            f"its last member, up to byte {archive.offset}, must be followed by "
+            f"{tarfile.BLOCKSIZE} to {_MOST_PADDING} zero bytes and nothing else: it was not "
+            "downloaded completely, or joined from archives that must be passed as separate files"
         )

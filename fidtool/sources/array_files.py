@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,24 +41,12 @@ from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
 from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
+# Placeholder for dtypes that images cannot have.
 _UNKNOWN = np.dtype("V1")
-"""Placeholder for dtypes that images cannot have."""
+# Maximum number of arrays that a message names.
 _NAMED = 8
-"""Maximum number of arrays that a message names."""
-_SAFETENSORS = {
-    "BOOL": "?",
-    "U8": "<u1",
-    "I8": "<i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-}
+# NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have
+# their names.
 _STORAGES = {
     "Bool": "?",
     "Byte": "u1",
@@ -72,9 +61,6 @@ _STORAGES = {
     "uint32": "u4",
     "uint64": "u8",
 }
-"""NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes
-have their names.
-"""
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -92,21 +78,18 @@ def list_images(named: NamedFiles) -> ImageSet:
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()])
-    kinds = ", ".join(
-        dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays)
-    )
-    is_compressed = any(array.member for array in arrays)
-    return set_of_rows(
-        named, "compressed array" if is_compressed else f"array ({kinds})", counts, reader
-    )
+    kind = "compressed array"
+    if not any(array.member for array in arrays):
+        forms = dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays)
+        kind = f"array ({', '.join(forms)})"
+    return set_of_rows(named, kind, counts, reader)
 
 
 def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
     arrays = _arrays_of(name, handle, key or SAMPLES)
-    chosen = _chosen(name, arrays, key)
-    return arrays[chosen].of_images(
-        f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END)
-    )
+    chosen = _name_of_images(name, arrays, key)
+    what = f"{chosen} in {name}" if chosen else name
+    return arrays[chosen].of_images(what, handle.seek(0, io.SEEK_END))
 
 
 def arrays_in(files: Files) -> dict[str, StoredArray]:
@@ -125,35 +108,38 @@ def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, Stored
     """
     head = handle.read(HEAD)
     handle.seek(0)
-    suffix, first = suffix_of(name), first_member(head)
+    suffix = suffix_of(name)
     if suffix == ".npy" or container_of(head) == NPY:
         return {"": read_header(handle)}
-    if suffix == ".npz" or first.endswith(b".npy"):
+    if suffix == ".npz" or first_member(head).endswith(b".npy"):
         return _of_npz(name, handle, usual)
-    return _of_safetensors(handle) if suffix == ".safetensors" else _of_torch(name, handle)
+    if suffix == ".safetensors":
+        return _of_safetensors(handle)
+    return _of_torch(name, handle)
 
 
-def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
+def _name_of_images(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
     """Returns the name of the array of images: ``key``, else the only array, or the only one that
     may be it.
     """
     images = names_of_images(arrays)
-    candidates = images if len(arrays) > 1 else [*arrays]
+    candidates = images if len(arrays) > 1 else list(arrays)
     if key:
         candidates = [key]
     if len(candidates) == 1 and candidates[0] in arrays:
         return candidates[0]
-    has = [
-        f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})"
-        for each, array in arrays.items()
-    ]
-    more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
-    advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
+    contained = []
+    for label, array in arrays.items():
+        contained.append(f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})")
+    has = ", ".join(contained[:_NAMED]) or "no array or tensor"
+    if len(contained) > _NAMED:
+        has += f" and {len(contained) - _NAMED} more"
+    advice = f"name the array of images, {name}:NAME"
     if not images:
         advice = "save the images as one uint8 array or tensor"
-    raise InputError(
-        f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice
-    )
+    elif key:
+        advice = f"none is named {key}"
+    raise InputError(f"{name} contains {has}:", advice)
 
 
 class ArrayReader(ExtentReader):
@@ -163,12 +149,14 @@ class ArrayReader(ExtentReader):
 
     def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray]) -> None:
         self.scaled = any(has_floats(array.dtype) for array in arrays)
-        value_range = named.value_range
-        variant = value_range.variant if self.scaled and value_range is not None else ""
+        variant = ""
+        if self.scaled and named.value_range is not None:
+            variant = named.value_range.variant
         in_order = named.files.remote or any(array.member for array in arrays)
         file_index = index_of_files(named, [array.shape[0] for array in arrays])
         super().__init__(named.files, file_index, in_order, variant)
-        self._arrays, self._value_range = arrays, value_range
+        self._arrays = arrays
+        self._value_range = named.value_range
 
     def content(self, item: int, stream: IO[bytes]) -> Read:
         file = int(self.file_index[item])
@@ -178,9 +166,8 @@ class ArrayReader(ExtentReader):
         image: NDArray[Any] = np.ndarray(
             array.shape[1:], array.dtype, data, strides=array.strides[1:]
         )
-        return as_pixels(
-            as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]"
-        )
+        what = f"{self.files.paths[file]}[{row}]"
+        return as_pixels(as_hwc(image, array.axis), self._value_range, what)
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         return self._arrays[file].opened(handle)
@@ -196,15 +183,14 @@ def _of_npz(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
     arrays: dict[str, StoredArray] = {}
     failure: Exception | None = None
     with zipfile.ZipFile(handle) as archive:
-        members = {
-            info.filename[:-4]: info
-            for info in archive.infolist()
-            if info.filename.endswith(".npy")
-        }
-        for array in [usual] if usual in members else members:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        if f"{usual}.npy" in names:
+            names = [f"{usual}.npy"]
+        for member in names:
+            info = archive.getinfo(member)
             try:
-                check_member(name, members[array])
-                arrays[array] = _member(archive, members[array], handle)
+                check_member(name, info)
+                arrays[member.removesuffix(".npy")] = _member(archive, info, handle)
             except Exception as error:  # damaged headers raise many kinds of exceptions
                 failure = error
     if failure is not None and not arrays:
@@ -236,13 +222,24 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
         if name == "__metadata__":
             continue
         shape = tuple(int(side) for side in entry["shape"])
-        kind = str(entry["dtype"])
-        dtype = BFLOAT16 if kind == "BF16" else np.dtype(_SAFETENSORS.get(kind, _UNKNOWN))
+        dtype = _safetensors_dtype(entry["dtype"])
         first, last = entry["data_offsets"]
         if dtype != _UNKNOWN and (first < 0 or last - first != prod(shape) * dtype.itemsize):
             raise ValueError(f"{name} has {last - first} bytes, which does not match its shape")
-        tensors[str(name)] = StoredArray.contiguous(shape, dtype, 8 + length + int(first), kind)
+        start = 8 + length + int(first)
+        tensors[str(name)] = StoredArray.contiguous(shape, dtype, start, str(entry["dtype"]))
     return tensors
+
+
+def _safetensors_dtype(kind: str) -> np.dtype[Any]:
+    """Returns the dtype of which a name such as F16 or U8 gives the kind and the number of bits."""
+    if kind == "BF16":
+        return BFLOAT16
+    if kind == "BOOL":
+        return np.dtype("?")
+    if not re.fullmatch("[UI](8|16|32|64)|F(16|32|64)", kind):
+        return _UNKNOWN
+    return np.dtype(f"<{kind[0].lower()}{int(kind[1:]) // 8}")
 
 
 # --- torch ----------------------------------------------------------------------------------------
@@ -271,7 +268,9 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):
-        return {str(key): each for key, each in value.items() if isinstance(each, StoredArray)}
+        return {
+            str(key): tensor for key, tensor in value.items() if isinstance(tensor, StoredArray)
+        }
     raise InputError(
         f"{name} contains a {type(value).__name__}:",
         "save one tensor of all images, torch.stack(images)",
@@ -289,10 +288,20 @@ def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     return data
 
 
-_Storage = tuple[str, int, int, str]
-"""The elements of tensors: name of their class, first byte and number of the bytes, and their
-order.
-"""
+class _Storage(NamedTuple):
+    """The elements of tensors.
+
+    Attributes:
+        kind: name of its class.
+        start: position of the first byte in the file.
+        size: number of bytes.
+        order: NumPy's sign of the byte order.
+    """
+
+    kind: str
+    start: int
+    size: int
+    order: str
 
 
 class _Unpickler(SafeUnpickler):
@@ -300,9 +309,11 @@ class _Unpickler(SafeUnpickler):
 
     def __init__(self, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO) -> None:
         super().__init__(io.BytesIO(_record(records["data.pkl"], handle)), _KNOWN)
-        self._records, self._handle = records, handle
-        order = _record(records["byteorder"], handle) if "byteorder" in records else b"little"
-        self._order = "<" if order == b"little" else ">"
+        self._records = records
+        self._handle = handle
+        self._order = "<"
+        if "byteorder" in records and _record(records["byteorder"], handle) != b"little":
+            self._order = ">"
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and (name.endswith("Storage") or name in _STORAGES):
@@ -312,25 +323,27 @@ class _Unpickler(SafeUnpickler):
     def persistent_load(self, reference: Any) -> _Storage:
         _, kind, record, *_ = reference
         info = self._records["data/" + record]
-        return kind, stored_at(info, self._handle), info.file_size, self._order
+        return _Storage(kind, stored_at(info, self._handle), info.file_size, self._order)
 
 
 def _tensor(
     storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object
 ) -> StoredArray:
-    storage_kind, start, storage_size, order = storage
-    # The storages of newer dtypes are untyped, and the tensor has the dtype.
-    kind = next((each for each in rest if isinstance(each, str)), storage_kind).removesuffix(
-        "Storage"
-    )
-    dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
-    if kind == "BFloat16" and order == "<":
+    kind = storage.kind.removesuffix("Storage")
+    for argument in rest:
+        if isinstance(argument, str):  # storages of newer dtypes are untyped; the tensor has it
+            kind = argument
+    dtype = _UNKNOWN
+    if kind == "BFloat16" and storage.order == "<":
         dtype = BFLOAT16
-    if any(number < 0 for number in (offset, *shape, *strides)):
+    elif kind in _STORAGES:
+        dtype = np.dtype(storage.order + _STORAGES[kind])
+    if min(offset, *shape, *strides, 0) < 0:
         raise ValueError("a tensor has a negative offset, size or stride")
+    start = storage.start + offset * dtype.itemsize
     steps = tuple(step * dtype.itemsize for step in strides)
-    tensor = StoredArray(tuple(shape), dtype, start + offset * dtype.itemsize, steps, kind.lower())
-    if 0 not in shape and tensor.end > start + storage_size:
+    tensor = StoredArray(tuple(shape), dtype, start, steps, kind.lower())
+    if 0 not in shape and tensor.end > storage.start + storage.size:
         raise ValueError("a tensor extends beyond its storage")
     return tensor
 

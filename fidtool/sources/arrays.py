@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import IO, Any, BinaryIO, cast
@@ -18,8 +18,9 @@ from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueR
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
-_RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
-"""The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
+# The value ranges that are suggested, and how far floats may exceed them: networks overshoot.
+_RANGES = ((0, 1), (-1, 1), (0, 255))
+_SLACK = 0.1
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -37,37 +38,41 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     without it.
     """
     text = "x".join(map(str, shape))
-    if len(shape) in (3, 4) and min(shape) <= 0:
+    axes = len(shape)
+    if axes in (3, 4) and min(shape) <= 0:
         raise InputError(f"no images in {what}: its shape is {text}")
-    if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
+    is_vectors = axes in (2, 4) and prod(shape[2:]) == 1
+    if axes == 3 and shape[0] not in (3, 4) and min(shape[1:]) > 4:
         return -1
-    if len(shape) == 4 and tuple(shape[2:]) != (1, 1):
-        first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
-        if first and last:
+    if axes == 4 and not is_vectors:
+        is_first = shape[1] in _CHANNELS
+        is_last = shape[3] in _CHANNELS
+        if is_first and is_last:
             raise InputError(
                 f"{what} has the shape {text}, which may be NHWC or NCHW:",
                 "store it as NHWC with more than 4 rows and columns, or the images as files",
             )
-        if first or last:
-            return 2 if last else 0
+        if is_first:
+            return 0
+        if is_last:
+            return 2
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
     hint = hint_of_videos(shape)
-    if len(shape) == 3:
+    if axes == 3:
         hint = "; for a single image, use array[None]"
-    elif len(shape) in (2, 4) and prod(shape[2:]) == 1:  # vectors
+    elif is_vectors:
         hint = f"; `compute` takes features of images, NxD, with {option('features', True)}"
     if single:
-        shape, text, needed = shape[1:], text.partition("x")[2], needed.replace("N", "")
+        text = text.partition("x")[2]
+        needed = needed.replace("N", "")
     raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint}")
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
     """Returns a hint for videos, which have an axis too many; empty for other shapes."""
-    return (
-        f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
-        if len(shape) > 4
-        else ""
-    )
+    if len(shape) < 5:
+        return ""
+    return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
@@ -97,13 +102,11 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.names[0] if dtype.names else dtype.name
 
 
-def widened(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns floats of up to 32 bits, also `BFLOAT16`, as float32."""
-    return (
-        (values["bfloat16"].astype("<u4") << 16).view("<f4")
-        if values.dtype == BFLOAT16
-        else values.astype("f4")
-    )
+def without_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
+    """Returns values of `BFLOAT16` as float32, and others as they are."""
+    if values.dtype != BFLOAT16:
+        return values
+    return (values["bfloat16"].astype("<u4") << 16).view("<f4")
 
 
 def as_pixels(
@@ -122,51 +125,52 @@ def as_pixels(
     if values.dtype.kind in "biu":
         return _of_integers(values, what)
     if values.shape[2] == 4:
-        latents = f"{what} contains floats with four channels, which look like latents:"
         return InputError(
-            latents, "decode latents to images", "pass images with transparency as uint8"
+            f"{what} contains floats with four channels, which look like latents:",
+            "decode latents to images",
+            "pass images with transparency as uint8",
         )
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
-    exact = widened(values) if values.dtype.itemsize < 8 else values.astype(np.float64)
+    exact = without_bfloat16(values).astype("f4" if values.dtype.itemsize < 8 else "f8")
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
         return UnknownRangeError.of(what, exact, dtype_name(values.dtype))
-    black, white = value_range.black, value_range.white
-    scaled = (exact - black) * (255.0 / (white - black))
+    scaled = (exact - value_range.black) * (255.0 / (value_range.white - value_range.black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
-    if value_range.floor and values.dtype == BFLOAT16:
+    if not value_range.floor:
+        scaled = scaled + 0.5
+    elif values.dtype == BFLOAT16:
         bits = scaled.view("<u4")
-        scaled = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(
-            "<f4"
-        )  # to the nearest, ties to even
-    elif value_range.floor:
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # to the nearest, ties to even
+        scaled = bits.view("<f4")
+    else:
         scaled = scaled.astype(values.dtype)
-    whole = np.floor(scaled if value_range.floor else scaled + 0.5)
-    return Pixels(whole.clip(0, 255).astype(np.uint8), clipped)
+    return Pixels(np.floor(scaled).clip(0, 255).astype(np.uint8), clipped)
 
 
 def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
-    low, high = int(values.min()), int(values.max())
-    has = f"{what} contains {values.dtype.name} from {low} to {high}"
     if values.dtype.kind == "b":
         return Pixels(values * np.uint8(255))
+    low = int(values.min())
+    high = int(values.max())
+    has = f"{what} contains {values.dtype.name} from {low} to {high}"
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:
         if 0 < high < 256:
-            problem = f"{has}, which may be bytes, or nearly black values of 16 bits:"
             return InputError(
-                problem, "use images.astype('uint8')", "(images >> 8).astype('uint8')"
+                f"{has}, which may be bytes, or nearly black values of 16 bits:",
+                "use images.astype('uint8')",
+                "(images >> 8).astype('uint8')",
             )
         return Pixels((values >> 8).astype(np.uint8), deep=True)
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
-    line = (
-        "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, "
-        "255).astype('uint8')"
+    return InputError(
+        f"{has}; images must be 0 to 255:",
+        "with the values of black and white as BLACK and WHITE, use ((numpy.asarray(images, float)"
+        " - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')",
     )
-    remedy = f"with the values of black and white as BLACK and WHITE, use {line}"
-    return InputError(f"{has}; images must be 0 to 255:", remedy)
 
 
 class UnknownRangeError(InputError):
@@ -177,21 +181,25 @@ class UnknownRangeError(InputError):
         """Returns the error, which suggests the usual range that fits the values, or both that
         may.
         """
-        low, high = float(values.min()), float(values.max())
-        fit: Any = next(
-            (each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...
-        )
-        remedies = [f"pass {option('value_range', fit)}"]
-        if fit is ...:
-            remedies.insert(0, "undo their normalisation")
-        elif fit == (0, 1):  # an image may have no value below the middle
+        low = float(values.min())
+        high = float(values.max())
+        fitting = [
+            (black, white)
+            for black, white in _RANGES
+            if black - _SLACK <= low and high <= white + _SLACK
+        ]
+        if not fitting:
+            remedies = ["undo their normalisation", f"pass {option('value_range', ...)}"]
+        elif fitting[0] == (0, 1):  # an image may have no value below the middle
             remedies = [
-                f"{remedies[0]} if 0 is black",
+                f"pass {option('value_range', (0, 1))} if 0 is black",
                 f"{option('value_range', (-1, 1))} if 0 is gray",
             ]
-        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+        else:
+            remedies = [f"pass {option('value_range', fitting[0])}"]
         return cls(
-            f"{has}, and the values of black and white are unknown:",
+            f"{what} contains {dtype} from {low:.4g} to {high:.4g}, and the values of black and "
+            "white are unknown:",
             *remedies,
             setting="value_range",
         )
@@ -221,15 +229,16 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     """Returns the images in files whose images have row numbers instead of names."""
     names: Names = Numbered(sum(counts))
     if len(counts) > 1:
-        labels = split_common_folder(named.files.paths)[1]
-        names = Names(
-            f"{label}[{row}]"
-            for label, count in zip(labels, counts, strict=True)
-            for row in range(count)
-        )
-    return ImageSet(
-        named.path, kind, names, named.prefix, reader, np.arange(len(names), dtype=np.uint32)
-    )
+        _, labels = split_common_folder(named.files.paths)
+        names = Names(_rows_of(labels, counts))
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(named.path, kind, names, named.prefix, reader, order)
+
+
+def _rows_of(labels: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+    for label, count in zip(labels, counts, strict=True):
+        for row in range(count):
+            yield f"{label}[{row}]"
 
 
 # --- arrays in files ------------------------------------------------------------------------------
@@ -244,10 +253,12 @@ def names_of_images(arrays: Mapping[str, StoredArray]) -> list[str]:
     """
     if SAMPLES in arrays:
         return [SAMPLES]
-    shaped = [
-        name for name, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject
-    ]
-    return [name for name in shaped if len(arrays[name].shape) < 5] or shaped
+    shapes = {
+        name: array.shape
+        for name, array in arrays.items()
+        if len(array.shape) > 2 and not array.dtype.hasobject
+    }
+    return [name for name in shapes if len(shapes[name]) < 5] or list(shapes)
 
 
 @dataclass(frozen=True)
@@ -281,8 +292,8 @@ class StoredArray:
         cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = ""
     ) -> StoredArray:
         """Returns an array in C order."""
-        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return cls(shape, dtype, start, strides, kind)
+        strides = [dtype.itemsize * prod(shape[axis:]) for axis in range(1, len(shape) + 1)]
+        return cls(shape, dtype, start, tuple(strides), kind)
 
     @property
     def span(self) -> int:
@@ -319,7 +330,7 @@ class StoredArray:
             data = stream.read(self.end - self.start)
         strides = self.strides or None
         values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
-        return widened(values) if values.dtype == BFLOAT16 else values
+        return without_bfloat16(values)
 
     @property
     def layout(self) -> str:

@@ -13,13 +13,11 @@ import os
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import groupby, islice
-from operator import itemgetter
 from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -39,12 +37,10 @@ Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode;
 all `GONE` for a missing file.
 """
+# Number of files of which a thread asks for the stamps before it takes the next ones.
 _STAMPED_AT_ONCE = 256
-"""Number of files of which a thread asks for the stamps before it takes the next ones."""
+# Seconds for so many files from which on one more thread asks: twenty times those of a local disk.
 _SLOW_SECONDS = 0.02
-"""Time for so many files from which on one more thread asks: it is twenty times that of a local
-disk.
-"""
 _MOST_THREADS = 16
 KEPT_FILES = 64
 """Number of files that a reader keeps open."""
@@ -87,7 +83,8 @@ class ValueRange:
         """Text that differs if the same floats become different bytes; part of the identity of a
         set.
         """
-        return f"value range ({self.black}, {self.white}){', floor' * self.floor}"
+        floor = ", floor" if self.floor else ""
+        return f"value range ({self.black}, {self.white}){floor}"
 
 
 class Frame(NamedTuple):
@@ -115,10 +112,14 @@ def bytes_of(content: Read) -> bytes:
     """Returns bytes for comparing contents; for an error, the name of its class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
-    if isinstance(content, (bytes, Frame)):
-        return content.data if isinstance(content, Frame) else content
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, Frame):
+        return content.data
+    if isinstance(content, Pixels):
+        return content.values.tobytes()
     try:
-        return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
+        return np.asarray(content).tobytes()
     except Exception as error:  # a damaged image that Pillow has opened but not yet decoded
         return type(error).__name__.encode()
 
@@ -156,10 +157,9 @@ class BadFile:
     reason: str
 
 
+# Pillow's settings and Python's warning filters are global: overlapping threads would restore each
+# other's.
 _pillow_lock = threading.Lock()
-"""Pillow's settings and Python's warning filters are global: overlapping threads would restore each
-other's.
-"""
 
 
 def _renew_pillow_lock() -> None:
@@ -183,18 +183,19 @@ def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
     with _pillow_lock, warnings.catch_warnings():
         # Pillow warns about sizes and palettes; fidtool has its own warnings for those that matter.
         warnings.simplefilter("ignore")
-        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        most = Image.MAX_IMAGE_PIXELS
+        truncated = ImageFile.LOAD_TRUNCATED_IMAGES
         if max_pixels is not None:
             # Pillow refuses images beyond twice this value. No integer division, because the limit
             # may be odd.
             Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
-        ImageFile.LOAD_TRUNCATED_IMAGES = (
-            False  # training scripts often set it: truncated images would be accepted
-        )
+        # Training scripts often set it: truncated images would be accepted.
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
         try:
             yield
         finally:
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+            Image.MAX_IMAGE_PIXELS = most
+            ImageFile.LOAD_TRUNCATED_IMAGES = truncated
 
 
 class Reader(abc.ABC):
@@ -268,11 +269,8 @@ class Files(Reader):
         self.stamps = _stamps_of(paths)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(),
-            "_received": True,
-        }
+        stamps = self.stamps if self.remote else self.stamps[:, :1].copy()
+        return {**vars(self), "stamps": stamps, "_received": True}
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         return map(self.read_bytes, items.tolist())
@@ -290,21 +288,23 @@ class Files(Reader):
     def open(self, file: int) -> BinaryIO:
         """Opens a file, or a copy of it on this machine, for reading and seeking."""
         path = self.paths[file]
-        expected = int(self.stamps[file, 0]) if self._received else None
+        expected = int(self.stamps[file, 0])
         try:
             handle = open_regular(path)
         except FileNotFoundError as error:
-            if expected is None or expected == GONE:
-                why = broken_link(path)
-                raise FileNotFoundError(errno.ENOENT, f"it is {why}") if why else error from None
-            raise InputError(
-                f"{path} exists on rank 0 but not on this rank: {SAME_FILES}"
-            ) from None
+            if self._received and expected != GONE:
+                raise InputError(
+                    f"{path} exists on rank 0 but not on this rank: {SAME_FILES}"
+                ) from None
+            broken = broken_link(path)
+            if broken:
+                raise FileNotFoundError(errno.ENOENT, f"it is {broken}") from error
+            raise
         size = os.fstat(handle.fileno()).st_size
-        if expected is not None and size != expected:
+        if self._received and size != expected:
             handle.close()
-            found = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"
-            raise InputError(f"{path} has {size} bytes on this rank and {found}: {SAME_FILES}")
+            seen = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"
+            raise InputError(f"{path} has {size} bytes on this rank and {seen}: {SAME_FILES}")
         return handle
 
     def changed(self) -> list[str]:
@@ -322,18 +322,22 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
     """
     stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
     starts = iter(range(0, len(paths), _STAMPED_AT_ONCE))
-    stamp = partial(_stamp, paths, stamps)
-    helpers = list[Future[None]]()
+
+    def stamp_the_rest() -> None:
+        for start in starts:
+            _stamp(paths, stamps, start)
+
+    helpers: list[Future[None]] = []
     try:
         for start in starts:
             began = time.monotonic()
-            stamp(start)
+            _stamp(paths, stamps, start)
             if time.monotonic() - began > _SLOW_SECONDS and len(helpers) < _MOST_THREADS:
-                helpers.append(in_background(partial(_exhaust, map(stamp, starts))))
+                helpers.append(in_background(stamp_the_rest))
         for helper in helpers:
             helper.result()
     finally:
-        _exhaust(starts)  # after an interrupt, the threads take no more files
+        list(starts)  # after an interrupt, the threads take no more files
     return stamps
 
 
@@ -341,29 +345,19 @@ def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     """Fills in the stamps of some files, the first of which has the number ``start``."""
     for row, path in enumerate(paths[start : start + _STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
-            found = os.stat(path)
-            stamps[row] = (
-                found.st_size,
-                found.st_mtime_ns,
-                found.st_ctime_ns,
-                found.st_dev,
-                found.st_ino,
-            )
-
-
-def _exhaust(items: Iterator[object]) -> None:
-    deque(items, maxlen=0)
+            status = os.stat(path)
+            times = (status.st_mtime_ns, status.st_ctime_ns)
+            stamps[row] = (status.st_size, *times, status.st_dev, status.st_ino)
 
 
 def broken_link(path: str) -> str:
     """Returns what a link is whose target does not exist; empty for other files."""
     if not os.path.islink(path) or os.path.exists(path):
         return ""
-    if "annex/objects/" in (target := os.readlink(path)):
-        return (
-            "a link of git-annex to a file that is not here: run `git annex get` in its repository"
-        )
-    return f"a link to {target}, which does not exist"
+    target = os.readlink(path)
+    if "annex/objects/" not in target:
+        return f"a link to {target}, which does not exist"
+    return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
 
 
 def head_of(files: Files) -> bytes:
@@ -466,12 +460,14 @@ class _Reading(io.RawIOBase):
         """Returns so many bytes, fewer only at the end of the file: the system may return less at
         once.
         """
-        pieces = []
-        while size > 0 and (piece := os.pread(self._file.number, size, self._position)):
-            pieces.append(piece)
-            self._position += len(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+        data = b""
+        while len(data) < size:
+            piece = os.pread(self._file.number, size - len(data), self._position + len(data))
+            if not piece:
+                break
+            data += piece
+        self._position += len(data)
+        return data
 
 
 def _kept_file(files: Files, file: int) -> _KeptFile:
@@ -511,9 +507,8 @@ class PartReader(Reader):
         """Yields these images of one file. May raise any exception if the file is damaged."""
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        files = self.file_index[items].tolist()
-        for file, pairs in groupby(zip(files, items.tolist(), strict=True), itemgetter(0)):
-            inside = [item for _, item in pairs]
+        for file, group in groupby(items.tolist(), lambda item: int(self.file_index[item])):
+            inside = list(group)
             done = 0
             failure: Exception = ContentError(
                 "its file is damaged: it has fewer images than when it was listed"

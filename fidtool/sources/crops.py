@@ -42,14 +42,15 @@ class Crop:
         """
         spelled = str(text) if isinstance(text, (str, Crop)) else ""
         typed, _, size = spelled.strip().partition(":")
-        names = [name for name in CROPS if folded(name) == folded(typed)]
-        if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
-            problem = (
-                f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square "
-                "in pixels"
-            )
-            raise InputError(f"{problem}, such as {EXAMPLE}, not {brief(text)}", setting=setting)
-        return cls(names[0], int(size))
+        if re.fullmatch("0*[1-9][0-9]{0,4}", size):
+            for name in CROPS:
+                if folded(name) == folded(typed):
+                    return cls(name, int(size))
+        raise InputError(
+            f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in "
+            f"pixels, such as {EXAMPLE}, not {brief(text)}",
+            setting=setting,
+        )
 
     def __str__(self) -> str:
         return f"{self.name}:{self.size}"
@@ -131,10 +132,9 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     values = functional.convert_image_dtype(planes, torch.float32)
     values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])
     values = functional.normalize(values, [0.5] * 3, [0.5] * 3)
-    found: Pixels = (
-        (127.5 * values + 128.0).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
-    )
-    return found
+    rounded = (127.5 * values + 128.0).clamp(0, 255).to(torch.uint8)
+    square: Pixels = rounded.permute(1, 2, 0).contiguous().numpy()
+    return square
 
 
 def _with_border(size: int) -> int:
@@ -187,11 +187,13 @@ def crops_to_one_size(real: tuple[int, int] | None, fake: tuple[int, int] | None
     Args:
         real, fake: width and height of the images of each set; None for one of them if they vary.
     """
-    sizes = [each for each in (real, fake) if each is not None]
+    sizes = [size for size in (real, fake) if size is not None]
     squares = [width for width, height in sizes if width == height]
     side = min(squares or map(min, sizes))
-    named = (("crop", real), ("crop_fake", fake))
-    return " and ".join(option(name, f"adm:{side}") for name, each in named if each != (side, side))
+    settings = {"crop": real, "crop_fake": fake}
+    return " and ".join(
+        option(name, f"adm:{side}") for name, size in settings.items() if size != (side, side)
+    )
 
 
 CROPS: dict[str, Callable[[Image.Image, int], Image.Image | Pixels]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,12 +24,10 @@ T = TypeVar("T")
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
+# Number of samples of the contents that ranks compare.
 _SAMPLED = 64
-"""Number of samples of the contents that ranks compare."""
+# Number of names to hash at a time, and bytes per sample of what can only be read sequentially.
 _BLOCK = 1 << 16
-"""Number of images to process at a time, and bytes per sample of what can only be read
-sequentially.
-"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,10 @@ class Sampling(NamedTuple):
 
     def too_few(self, has: str) -> InputError:
         """Returns the error for a set that has fewer images, as ``has`` says."""
-        remedies = [f"pass {option(self.other, self.num)} in its place"] if self.other else []
         problem = f"{option(self.setting)} asks for {self.num} images but {has}"
+        remedies = []
+        if self.other:
+            remedies.append(f"pass {option(self.other, self.num)} in its place")
         return InputError(problem, *remedies, setting=self.setting)
 
 
@@ -136,9 +135,9 @@ class ImageSet:
     @property
     def scaled(self) -> bool:
         """Whether images may be of floats, whose bytes depend on a value range."""
-        return self.reader.scaled or (
-            self.reader.encoded and any(map(may_have_floats, self.stored))
-        )
+        if self.reader.encoded and any(map(may_have_floats, self.stored)):
+            return True
+        return self.reader.scaled
 
     def __len__(self) -> int:
         return len(self.order)
@@ -165,7 +164,9 @@ class ImageSet:
 
         Objects of a program are read in its own thread, as it may expect.
         """
-        return in_time(f"images of {self.path}", work, seconds) if self.files.paths else work()
+        if not self.files.paths:
+            return work()
+        return in_time(f"images of {self.path}", work, seconds)
 
     def shared_by(self, processes: int) -> ImageSet:
         """Returns the images for one of so many processes that read many of them at the same
@@ -178,13 +179,15 @@ class ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there
         are too few.
         """
-        num, order = sampling.num, self.order
+        num = sampling.num
+        order = self.order
         if num is not None and num > len(self):
             raise sampling.too_few(f"{self.path} has {len(self)}")
-        if sampling.first:  # a list is the user's own order
-            order = (
-                order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
-            )
+        if sampling.first:
+            first = np.arange(len(self))[:num]
+            if self.lines is not None:  # a list is the user's own order
+                first = np.sort(np.argsort(self.lines)[:num])
+            order = order[first]
         return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def restricted(self, part: SetPart) -> ImageSet:
@@ -195,8 +198,9 @@ class ImageSet:
         """Returns the images without those that were skipped, whose places the part states."""
         if not skipped:
             return self
-        files, part = {bad.file for bad in skipped}, self.part
+        files = {bad.file for bad in skipped}
         used = np.array([self.file(index) not in files for index in range(len(self))])
+        part = self.part
         if part is not None:
             part = replace(part, places=part.places[used], skipped=part.places[~used])
         return replace(self, order=self.order[used], part=part)
@@ -215,10 +219,8 @@ class ImageSet:
         return self.files.stamps[self._files_of(self.order), :2]
 
     def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Returns the index of the file of each of these images, by their numbers in stored
-        order.
-        """
-        return numbers if self.reader.file_index is None else self.reader.file_index[numbers]
+        file_index: NDArray[np.integer] | None = self.reader.file_index
+        return numbers if file_index is None else file_index[numbers]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the
@@ -233,9 +235,10 @@ class ImageSet:
         Copies of a set have the same, wherever they are. Of remote files, it is of their versions
         as well.
         """
-        stamps = self.files.stamps[:, : 2 if self.files.remote else 1]
-        known = np.ascontiguousarray(stamps, dtype="<i8").tobytes()
-        return self._hashed(hashlib.sha256(known + self.sample().encode()).digest())
+        columns = 2 if self.files.remote else 1
+        sha = hashlib.sha256(self.files.stamps[:, :columns].astype("<i8").tobytes())
+        sha.update(self.sample().encode())
+        return self._hashed(sha.digest())
 
     def _hashed(self, begin: bytes) -> str:
         sha = hashlib.sha256(begin)
@@ -252,10 +255,10 @@ class ImageSet:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added,
         removed or changed.
         """
-        stamps = (
-            self.files.stamps[self.order] if self.reader.file_index is None else self.files.stamps
-        )
-        return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
+        stamps = self.files.stamps
+        if self.reader.file_index is None:
+            stamps = stamps[self.order]
+        return hashlib.sha256(stamps.astype("<i8").tobytes()).hexdigest()
 
     def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
         """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
@@ -263,13 +266,15 @@ class ImageSet:
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        own = np.zeros(len(batches), dtype=np.uint64)
+        marks = np.zeros(len(batches), dtype=np.uint64)
         for number, batch in enumerate(batches):
             stamps = self.files.stamps[self._files_of(self.order[batch]), :3]
-            digest = hashlib.sha256(np.ascontiguousarray(stamps).data).digest()
-            own[number] = int.from_bytes(digest[:8], "little")
-        # Times 3, so that the hashes of two sets in one file do not cancel.
-        return own if self.partner is None else own ^ np.uint64(3) * self.partner.marks(batches)
+            digest = hashlib.sha256(stamps.tobytes()).digest()
+            marks[number] = int.from_bytes(digest[:8], "little")
+        if self.partner is not None:
+            # Times 3, so that the hashes of two sets in one file do not cancel.
+            marks ^= np.uint64(3) * self.partner.marks(batches)
+        return marks
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source
@@ -290,14 +295,13 @@ class ImageSet:
             changed = self.in_time(self.files.changed, seconds)
         except FidtoolError as error:
             text = f"cannot check whether {self.path} changed while it was read: {error}"
-            return ResultWarning("", text, "medium")
-        if not changed:
-            return None
-        mixed = "the results may be of a mixture of old and new images; run it again"
-        text = (
-            f"{len(changed)} files of {self.path} changed while they were read, including "
-            f"{changed[0]}: {mixed}"
-        )
+        else:
+            if not changed:
+                return None
+            text = (
+                f"{len(changed)} files of {self.path} changed while they were read, including "
+                f"{changed[0]}: the results may be of a mixture of old and new images; run it again"
+            )
         return ResultWarning("", text, "medium")
 
     def sample(self) -> str:
@@ -314,17 +318,17 @@ class ImageSet:
     def _sampled(self) -> Iterator[Read]:
         files = self.files
         if not self.reader.in_order:
-            yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
-        elif (
-            not files.remote
-        ):  # of those, each rank downloads only what it reads, and compares its size
-            sizes = files.stamps[:, 0].clip(0).tolist()
-            blocks = max(1, _SAMPLED // len(sizes))  # of each file
-            for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
-                for start in (
-                    np.linspace(0, max(0, sizes[file] - _BLOCK), blocks).astype(np.int64).tolist()
-                ):
-                    yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
+            most = _SAMPLED // 8 if files.remote else _SAMPLED
+            yield from self.read(range(min(most, len(self))))
+            return
+        if files.remote:  # each rank downloads only what it reads, and compares its size
+            return
+        sizes = files.stamps[:, 0].clip(0).tolist()
+        blocks = max(1, _SAMPLED // len(sizes))  # of each file
+        for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
+            last = max(0, sizes[file] - _BLOCK)
+            for start in np.linspace(0, last, blocks).astype(np.int64).tolist():
+                yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:
@@ -340,9 +344,6 @@ def real_path(path: str) -> str:
     return path if "://" in path else os.path.realpath(path)
 
 
-_SEPARATOR = b"\0"
-
-
 class Names(Sequence[str]):
     """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
@@ -352,23 +353,19 @@ class Names(Sequence[str]):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        # In large pieces, because millions of small objects would take several times the memory.
-        waiting = iter(names)
-        pieces = iter(
-            lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b""
-        )
-        self._text = _SEPARATOR.join(pieces)
+        text = bytearray()  # rather than a list of millions of objects, which are joined
+        for name in names:
+            text += os.fsencode(name) + b"\0"
+        self._text = bytes(text)
         self._prefix = ""
 
     @cached_property
     def _ends(self) -> NDArray[np.intp]:
-        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
-        return np.append(separators, len(self._text)) if self._text else separators
+        return np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(self).items() if name != "_ends"
-        }  # other ranks find them again
+        # Other ranks find the ends again.
+        return {name: value for name, value in vars(self).items() if name != "_ends"}
 
     def after(self, prefix: str) -> Names:
         """Returns these names after a prefix. They share the memory."""
@@ -388,12 +385,12 @@ class Names(Sequence[str]):
         positions = range(len(self))[index]
         return self._at(positions) if isinstance(positions, int) else list(map(self._at, positions))
 
-    def _at(self, index: int) -> str:
-        start = int(self._ends[index - 1]) + 1 if index else 0
-        return f"{self._prefix}{os.fsdecode(self._text[start : int(self._ends[index])])}"
-
     def __iter__(self) -> Iterator[str]:
         return map(self._at, range(len(self)))
+
+    def _at(self, index: int) -> str:
+        start = int(self._ends[index - 1]) + 1 if index else 0
+        return self._prefix + os.fsdecode(self._text[start : int(self._ends[index])])
 
 
 class Numbered(Names):
@@ -415,10 +412,13 @@ def check_numbers(
     """Refuse to rely on the order of names whose numbers have another order, such as 10.png before
     9.png.
     """
-    last = dict[str, tuple[list[int], str]]()
-    for name in () if isinstance(stored, Numbered) else stored:
-        numbers = [*map(int, re.findall(r"\d+", name))]
-        before, other = last.setdefault(alike := re.sub(r"\d+", "0", name), (numbers, name))
+    if isinstance(stored, Numbered):
+        return
+    last: dict[str, tuple[list[int], str]] = {}
+    for name in stored:
+        numbers = list(map(int, re.findall(r"\d+", name)))
+        alike = re.sub(r"\d+", "0", name)
+        before, other = last.get(alike, ([], ""))
         if numbers < before:
             raise InputError(
                 f"{problem}, and by name {other} is before {name} in {path}:",
@@ -426,7 +426,7 @@ def check_numbers(
                 "add zeros before the numbers",
                 setting=setting,
             )
-        last[alike] = numbers, name
+        last[alike] = (numbers, name)
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:

@@ -4,7 +4,6 @@ patterns of paths.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import itertools
 import math
@@ -12,7 +11,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,10 @@ from fidtool.names import counted, folded
 
 HEAD = 1024
 """Number of bytes that these functions need."""
-AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
+AVIF = "AVIF"
+HEIF = "HEIF"
+JPEG_2000 = "JPEG 2000"
+WEBP = "WebP"
 _IMAGES = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "JPEG": rb"\xff\xd8\xff",
@@ -33,7 +35,10 @@ _IMAGES = {
     AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4}){,11}?(?:avif|avis))",
     HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
 }
-ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a NumPy array (.npy)"
+ZIP = "a zip archive"
+TAR = "a tar archive"
+PARQUET = "a Parquet table"
+NPY = "a NumPy array (.npy)"
 ARROW = "an Arrow table"
 _CONTAINERS = {
     ZIP: rb"PK\x03\x04",
@@ -95,8 +100,12 @@ _DATASETS = {
 _UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"
 
 
-def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
-    return next((name for name, pattern in kinds.items() if re.match(pattern, head, re.DOTALL)), "")
+def _kind_of(head: bytes, kinds: Mapping[str, bytes]) -> str:
+    """Returns the first kind whose pattern these first bytes match; empty if there is none."""
+    for kind, pattern in kinds.items():
+        if re.match(pattern, head, re.DOTALL):
+            return kind
+    return ""
 
 
 def format_of(head: bytes) -> str:
@@ -106,55 +115,57 @@ def format_of(head: bytes) -> str:
     Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check
     only two letters, with which a text file may begin as well.
     """
-    return _named(_IMAGES, head[:HEAD])
+    return _kind_of(head[:HEAD], _IMAGES)
 
 
 def first_member(head: bytes) -> bytes:
     """Returns the name of the first member of a zip archive with these first bytes; empty if it is
     none.
     """
+    if not head.startswith(b"PK\x03\x04"):
+        return b""
     # The local header has 30 bytes, of which two state the length of the name (PKWARE's APPNOTE,
     # 4.3.7).
-    return (
-        head[30 : 30 + int.from_bytes(head[26:28], "little")]
-        if head.startswith(b"PK\x03\x04")
-        else b""
-    )
+    length = int.from_bytes(head[26:28], "little")
+    return head[30 : 30 + length]
 
 
 def container_of(head: bytes) -> str:
     """Returns `ZIP`, `TAR`, `PARQUET`, `NPY` or `ARROW`; empty for other files."""
-    return _named(_CONTAINERS, head)
+    return _kind_of(head, _CONTAINERS)
 
 
 def foreign_of(head: bytes) -> str:
     """Returns what a file is that has neither images nor statistics that fidtool reads, and what to
     do; else empty.
     """
-    head = _decompressed(head[:HEAD])
+    head = _decompressed(head)
     if format_of(head) or container_of(head):
         return ""
-    return _named({**DAMAGED, **_DATASETS, PLAIN: _UTF_8}, head)
+    return _kind_of(head, {**DAMAGED, **_DATASETS, PLAIN: _UTF_8})
 
 
 def _decompressed(head: bytes) -> bytes:
     """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as
     they are.
     """
-    with contextlib.suppress(zlib.error):
+    head = head[:HEAD]
+    try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD) or head
-    return head
+    except zlib.error:
+        return head
 
 
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
     """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but``
     these.
     """
-    found = foreign_of(head)
-    if found and found not in but:
-        kind, _, remedy = found.partition(": ")
-        packed = "" if _decompressed(head) == head else ", compressed by gzip"
-        raise InputError(f"{name} is {kind}{packed}:", remedy)
+    foreign = foreign_of(head)
+    if foreign and foreign not in but:
+        kind, _, remedy = foreign.partition(": ")
+        if _decompressed(head) != head[:HEAD]:
+            kind += ", compressed by gzip"
+        raise InputError(f"{name} is {kind}:", remedy)
 
 
 # --- suffixes -------------------------------------------------------------------------------------
@@ -177,24 +188,23 @@ OFTEN_OTHER = (".pt", ".pth", ".safetensors")
 """Files that usually contain something else, such as a network's weights: in a folder of images not
 reported.
 """
-TEXT, *TABLES = LISTS = (".txt", ".csv", ".tsv", ".jsonl")
-"""Suffixes of lists of paths. Those of tables have a column of paths, which can be selected as in
-``list.csv:NAME``.
-"""
+TEXT = ".txt"
+TABLES = (".csv", ".tsv", ".jsonl")
+"""Suffixes of lists of paths in a column, which can be selected as in ``list.csv:NAME``."""
+LISTS = (TEXT, *TABLES)
+"""Suffixes of lists of paths."""
 KNOWN = (*FILE_KINDS, *LISTS)
 
-_OF_FLOATS = "tif tiff pfm"
-_SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
+_SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff pfm ppm pgm gif avif heic heif jp2 j2k jpx"
+# Suffixes of file names that count as images, in lower case, whether or not this Pillow can decode
+# them.
 _IMAGE_SUFFIXES = tuple(f".{name}" for name in _SUFFIXES.split())
-"""Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can
-decode them.
-"""
-_WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.split()})
-HIDDEN, SUBFOLDER = "hidden", "subfolder"
+HIDDEN = "hidden"
+SUBFOLDER = "subfolder"
 IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
 """Finds a hidden name in a path, separated by slashes; ``.`` and ``..`` are not hidden."""
+# What lies beside images by custom, such as captions and labels, or is left out on request.
 _USUAL = {".txt", ".json", ".cls", HIDDEN, SUBFOLDER}
-"""What lies beside images by custom, such as captions and labels, or is left out on request."""
 PROJECTS = ("adm", "edm", "edm2", "clean-fid", "fd-loss", "t2ibenchmark")
 """The projects of `fidtool.references.catalogue`; the part of the references' names before the
 colon.
@@ -206,8 +216,9 @@ def is_reference(path: str) -> bool:
     this name.
     """
     project, colon, rest = path.partition(":")
-    known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
-    return bool(known) and not os.path.lexists(path)
+    if not colon or rest.startswith("//") or os.path.lexists(path):
+        return False
+    return folded(project) in map(folded, PROJECTS)
 
 
 def suffix_of(path: str) -> str:
@@ -215,15 +226,17 @@ def suffix_of(path: str) -> str:
 
     The query of an HTTP URL is ignored.
     """
-    name = path.partition("?")[0] if path.startswith("http") and "://" in path else path
-    return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
+    name = path.lower()
+    if re.match("https?://", name):
+        name = name.partition("?")[0]
+    return max(filter(name.endswith, KNOWN), key=len, default="")
 
 
 def may_have_floats(name: str) -> bool:
     """Whether an image with this name may consist of floats; all others have the same bytes for any
     value range.
     """
-    return not name.lower().endswith(_WITHOUT_FLOATS)
+    return not is_image_name(name) or name.lower().endswith((".tif", ".tiff", ".pfm"))
 
 
 def is_image_name(name: str) -> bool:
@@ -267,18 +280,18 @@ class PassedOver:
         """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if
         there are none.
         """
-        counts = sorted(
-            self.kinds.items(), key=lambda item: (-item[1], item[0])
-        )  # independent of the listing order
-        files = [(suffix, count) for suffix, count in counts if suffix not in (SUBFOLDER, HIDDEN)]
-        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in files[:4]]
-        if more := sum(count for _, count in files[4:]):
-            named.append(counted(more, "other"))
-        if subfolders := self.kinds[SUBFOLDER]:
-            named.append(counted(subfolders, SUBFOLDER))
-        if hidden := self.kinds[HIDDEN]:
-            named.append(f"{hidden} {HIDDEN}")
-        return ", ".join(named)
+        # By name as well, so that it does not depend on the order of the listing.
+        kinds = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))
+        suffixes = [kind for kind in kinds if kind not in (SUBFOLDER, HIDDEN)]
+        parts = [f"{counted(self.kinds[suffix], 'file')} ({suffix})" for suffix in suffixes[:4]]
+        others = sum(self.kinds[suffix] for suffix in suffixes[4:])
+        if others:
+            parts.append(counted(others, "other"))
+        if self.kinds[SUBFOLDER]:
+            parts.append(counted(self.kinds[SUBFOLDER], SUBFOLDER))
+        if self.kinds[HIDDEN]:
+            parts.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
+        return ", ".join(parts)
 
     @property
     def note(self) -> str:
@@ -296,13 +309,15 @@ class PassedOver:
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
         hint = (
-            "; an archive, array or table is read if its own path or URL is passed, which ends "
-            "in its suffix"
+            "an archive, array or table is read if its own path or URL is passed, which ends in "
+            "its suffix"
         )
         if self.kinds[SUBFOLDER] and not recursive:
-            hint = f"; omit {option('recursive', False)} to include subfolders"
-        files = f"it contains {self.words}; image files are those named {_SUFFIXES}"
-        return InputError(f"no images in {path}: {files}{hint}")
+            hint = f"omit {option('recursive', False)} to include subfolders"
+        return InputError(
+            f"no images in {path}: it contains {self.words}; image files are those named "
+            f"{_SUFFIXES}; {hint}"
+        )
 
 
 # --- patterns -------------------------------------------------------------------------------------
@@ -317,30 +332,32 @@ _MOST = 1_000_000
 
 def is_pattern(path: str) -> bool:
     """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
-    is_url = "://" in path
-    has_wildcard = URL_WILDCARD.search(path) if is_url else glob.has_magic(path)
-    return bool(has_wildcard or _BRACES.search(path)) and (is_url or not os.path.lexists(path))
+    if "://" in path:
+        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
+    return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
 
 
 def expand(path: str) -> list[str]:
     """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard
     are sorted.
     """
-    found: list[str] = []
+    files: list[str] = []
     for name in expand_braces(path):
         matches = sorted(glob.glob(name))
         if not matches:
-            raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
-        found += matches
-    if len(set(found)) < len(found):
+            origin = "" if name == path else f" (from {path})"
+            raise InputError(f"no such file: {name}{origin}")
+        files += matches
+    if len(set(files)) < len(files):
         raise InputError(f"{path} matches a file twice")
-    if folder := next(filter(os.path.isdir, found), ""):
-        raise InputError(
-            f"{path} matches a folder, {folder}, but patterns are for files:",
-            "pass one folder",
-            "omit the quotes, so that the shell passes each folder as a set",
-        )
-    return found
+    for file in files:
+        if os.path.isdir(file):
+            raise InputError(
+                f"{path} matches a folder, {file}, but patterns are for files:",
+                "pass one folder",
+                "omit the quotes, so that the shell passes each folder as a set",
+            )
+    return files
 
 
 def expand_braces(path: str) -> list[str]:
@@ -348,20 +365,20 @@ def expand_braces(path: str) -> list[str]:
     ``ab``, ``ac``.
     """
     texts = _BRACES.split(path)  # every other one was in braces
-    choices = [_choices(text, path) if place % 2 else [text] for place, text in enumerate(texts)]
+    choices = [[text] for text in texts]
+    choices[1::2] = [_choices(text, path) for text in texts[1::2]]
     if math.prod(map(len, choices)) > _MOST:
         raise InputError(f"{path} matches more than {_MOST} files")
-    return ["".join(chosen) for chosen in itertools.product(*choices)]
+    return list(map("".join, itertools.product(*choices)))
 
 
-def _choices(inside: str, path: str) -> Sequence[str]:
-    """Returns the texts that stand for braces with this text inside."""
+def _choices(inside: str, path: str) -> list[str]:
     span = _RANGE.fullmatch(inside)
     if span is None:
         return inside.split(",")
-    first, last = map(int, span.groups())
-    if not 0 <= last - first < _MOST:
+    numbers = range(int(span[1]), int(span[2]) + 1)
+    if not 0 < len(numbers) <= _MOST:
         raise InputError(
             f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers"
         )
-    return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]
+    return [str(number).zfill(len(span[1])) for number in numbers]

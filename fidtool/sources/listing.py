@@ -5,7 +5,6 @@ suffixes.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import heapq
 import io
@@ -16,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -77,22 +76,19 @@ def open_images(
     began = time.time_ns()
     name, _ = split_key(path)
     suffix = suffix_of(name)
-    if path in (STDIN, "/dev/stdin") or (
-        suffix in ("", *LISTS) and Path(path).is_fifo()
-    ):  # <(find …)
+    is_pipe = suffix in ("", *LISTS) and Path(path).is_fifo()  # a shell's <(find …)
+    if path in _STDINS or is_pipe:
         images = list_paths(path)
     elif os.path.isdir(path) and not saved_shards(path):
         images = list_folder(path, recursive)
     elif "://" not in path:
-        images = _listed(path, Files(local_paths(path)), value_range)
+        images = _list_files(path, Files(local_paths(path)), value_range)
     else:
-        from fidtool.sources.remote import (  # lazily: a local set needs none of it
-            list_remote_folder,
-            remote_files,
-        )
+        # Lazily: a local set needs none of it.
+        from fidtool.sources.remote import list_remote_folder, remote_files
 
         if suffix:
-            images = _listed(path, remote_files(name, say), value_range)
+            images = _list_files(path, remote_files(name, say), value_range)
         else:
             _refuse_image(path, name)
             images = list_remote_folder(name, recursive)
@@ -108,12 +104,11 @@ def local_paths(path: str) -> list[str]:
         return expand(name)
     if os.path.exists(name):
         return saved_shards(name) or [name]
-    if why := broken_link(name):
-        raise InputError(f"{name} is {why}")
-    raise InputError(
-        f"no such file or folder: {path}",
-        *(f"did you mean {each}?" for each in existing_like(name)),
-    )
+    broken = broken_link(name)
+    if broken:
+        raise InputError(f"{name} is {broken}")
+    guesses = [f"did you mean {guess}?" for guess in existing_like(name)]
+    raise InputError(f"no such file or folder: {path}", *guesses)
 
 
 def saved_shards(folder: str) -> list[str]:
@@ -122,63 +117,71 @@ def saved_shards(folder: str) -> list[str]:
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
-    if splits := _entries_in(folder, "dataset_dict.json", "splits"):
+    splits = _entries_in(folder, "dataset_dict.json", "splits")
+    if splits:
         remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
-    shards = _entries_in(folder, "state.json", "_data_files")
-    names = [
-        shard["filename"] for shard in shards if isinstance(shard, dict) and "filename" in shard
-    ]
-    return [os.path.join(folder, os.path.basename(name)) for name in names]
+    paths = []
+    for shard in _entries_in(folder, "state.json", "_data_files"):
+        if isinstance(shard, dict) and "filename" in shard:
+            paths.append(os.path.join(folder, os.path.basename(shard["filename"])))
+    return paths
 
 
 def _entries_in(folder: str, name: str, key: str) -> list[Any]:
     """Returns what a JSON file lists under a key; nothing if there is no such file, or it is
     another program's.
     """
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    try:
         return list(json.loads(read_file(os.path.join(folder, name)))[key])
-    return []
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
-def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
+def _list_files(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
     name, key = split_key(path)
     first = files.paths[0]
-    single = len(files.paths) == 1
+    is_single = len(files.paths) == 1
     suffix = suffix_of(first if os.path.isdir(name) else name)
     is_list = suffix in LISTS
-    head = (
-        b"\0" if files.remote and not is_list else head_of(files)
-    )  # of an archive, that would be a download
-    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
-    module, content = FILE_KINDS.get(suffix, ("", ""))
-    if suffix and actual and actual != content:
-        raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
-    if is_list and single:
-        refuse_foreign(first, head, (EMPTY, PLAIN, *[JSON] * (suffix == _JSON_LINES)))
+    head = b"\0"  # that of a remote archive would be a download
+    if is_list or not files.remote:
+        head = head_of(files)
+    content = container_of(head)
+    if format_of(head) and not is_list:
+        content = "an image"
+    module, usual_content = FILE_KINDS.get(suffix, ("", ""))
+    if suffix and content and content != usual_content:
+        raise InputError(f"{first} is named {suffix} but is {content}:", "rename it")
+    if is_list and is_single:
+        accepted = [EMPTY, PLAIN]
+        if suffix == _JSON_LINES:
+            accepted.append(JSON)
+        refuse_foreign(first, head, accepted)
         return list_paths(path, files, suffix, key)
     if not suffix and first_member(head).endswith(b".npy"):
         module, _ = FILE_KINDS[".npz"]
     if not module:
         refuse_foreign(first, head)
         _refuse_image(path, first)
+        remedies = ["decompress it, with gunzip"] if head.startswith(b"\x1f\x8b") else []
         raise InputError(
             f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})",
-            *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"),
+            *remedies,
         )
-    # Redacted before names are appended, or they would be removed as parts of a query.
-    prefix = redacted(first) if single else split_common_folder(files.paths)[0]
-    found: ImageSet = import_module(f"fidtool.sources.{module}").list_images(
-        NamedFiles(path, files, prefix, key, value_range)
-    )
-    return found
+    prefix = redacted(first)  # before names are appended, which would be removed with a query
+    if not is_single:
+        prefix, _ = split_common_folder(files.paths)
+    named = NamedFiles(path, files, prefix, key, value_range)
+    images: ImageSet = import_module(f"fidtool.sources.{module}").list_images(named)
+    return images
 
 
 def _refuse_image(path: str, file: str) -> None:
     if is_image_name(file):
+        what = "is an image" if path == file else "matches single images"
         raise InputError(
-            f"{path} {'is an image' if path == file else 'matches single images'}, not a set of "
-            "images:",
+            f"{path} {what}, not a set of images:",
             "pass its folder",
             "pass a list of paths, as a .txt or .csv file or on standard input (-)",
             "in Python, pass fidtool.Images([path, …])",
@@ -196,12 +199,11 @@ def split_key(path: str) -> tuple[str, str]:
     has_query = "?" in name and "://" in name  # a query may contain colons
     if not name or not key or has_query or os.path.lexists(path):
         return path, ""
-    if suffix := suffix_of(name):
-        is_keyed = suffix not in (".npy", TEXT)
-    else:  # then the name says nothing
-        is_local = "://" not in name and (os.path.isfile(name) or bool(saved_shards(name)))
-        is_keyed = is_local or name.lower().endswith(STATISTICS_SUFFIXES)
-    return (name, key) if is_keyed else (path, "")
+    suffix = suffix_of(name)
+    has_keys = suffix not in ("", ".npy", TEXT) or name.lower().endswith(STATISTICS_SUFFIXES)
+    if not suffix and "://" not in name:  # then the name says nothing
+        has_keys |= os.path.isfile(name) or bool(saved_shards(name))
+    return (name, key) if has_keys else (path, "")
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
@@ -213,44 +215,38 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     """
     passed_over = PassedOver()
     try:
-        found = sorted(_images_below(path, recursive, passed_over))
+        stored = sorted(_images_below(path, recursive, passed_over))
     except OSError as error:
         raise InputError(
             f"cannot list the folder {error.filename or path}: {error.strerror or error}"
         ) from None
-    if not found:
-        below = (file for file in Path(path).rglob("*") if file.is_file())
+    if not stored:
+        below = filter(Path.is_file, Path(path).rglob("*"))
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
-            refuse_foreign(
-                f"no images in {path}: {file}", head_of(Files([str(file)])), [*DAMAGED, PLAIN]
-            )
+            head = head_of(Files([str(file)]))
+            refuse_foreign(f"no images in {path}: {file}", head, [*DAMAGED, PLAIN])
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = None
-    archive = max(
-        (kind for kind in FILE_KINDS if kind not in OFTEN_OTHER), key=passed_over.kinds.__getitem__
-    )
-    if number := passed_over.kinds[archive]:
-        text = (
-            f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not "
-            "read"
-        )
-        warning = ResultWarning("", text)
-    names, prefix = Names(found), os.path.join(path, "")
+    archives = [kind for kind in FILE_KINDS if kind not in OFTEN_OTHER]
+    archive = max(archives, key=passed_over.kinds.__getitem__)
+    if passed_over.kinds[archive]:
+        has = counted(passed_over.kinds[archive], f"{archive} file")
+        warning = ResultWarning("", f"{path} contains {has}: archives in a folder are not read")
+    prefix = os.path.join(path, "")
+    names = Names(stored)
+    files = Files(names.after(prefix))
     order = np.arange(len(names), dtype=np.uint32)
-    return ImageSet(
-        path, "folder", names, prefix, Files(names.after(prefix)), order, passed_over, warning
-    )
+    return ImageSet(path, "folder", names, prefix, files, order, passed_over, warning)
 
 
 def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
     """Yields the relative names of the images in a folder, in any order. A folder is listed once,
     not by a link.
     """
-    waiting = [
-        (False, "")
-    ]  # links come last, so that a folder has its own name rather than that of a link
+    # Links come last, so that a folder has its own name rather than that of a link.
+    waiting = [(False, "")]
     seen: set[tuple[int, int]] = set()
     while waiting:
         _, folder = heapq.heappop(waiting)
@@ -280,23 +276,16 @@ def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterat
 # --- lists ----------------------------------------------------------------------------------------
 
 
+_STDINS = (STDIN, "/dev/stdin")
 _JSON_LINES = ".jsonl"
-_COLUMNS = (
-    "path",
-    "file",
-    "filename",
-    "filepath",
-    "image",
-    "imagepath",
-    "imagefile",
-    "img",
-    "imgpath",
+# Usual names of a column of paths, as `folded`.
+_COLUMNS = frozenset(
+    {"path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath"}
 )
-"""Usual names of a column of paths, as `folded`."""
 _OBJECTS = 'write one object per line, such as {"path": "a.png"}'
 _AGAIN = "download it again if a server sent an error in its place"
+# Maximum number of bytes in a line of a list. No system has longer paths.
 _LONGEST = 1 << 16
-"""Maximum number of bytes in a line of a list. No system has longer paths."""
 
 
 class Entry(NamedTuple):
@@ -320,35 +309,40 @@ def list_paths(
     path per line or separates them by null bytes, as ``find -print0``. ``column`` is empty if only
     one is named like one of paths or has names of images.
     """
-    is_stdin = path in (STDIN, "/dev/stdin")
     name = path if files is None else files.paths[0]
-    what = "standard input" if is_stdin else f"the list {name}"
-    if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
-        raise InputError("the list cannot be read: standard input is closed")
-    with explained(what), contextlib.ExitStack() as stack:
-        handle: BinaryIO
-        if files is not None:
-            handle = stack.enter_context(files.open(0))
+    what = "standard input" if path in _STDINS else f"the list {name}"
+    with explained(what), _opened_list(path, files) as handle:
+        if suffix in TABLES:
+            entries = list(_in_column(handle, what, suffix, column))
         else:
-            handle = sys.stdin.buffer if is_stdin else io.BytesIO(read_file(path))
-        entries = list(
-            _in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what)
-        )
+            entries = list(_in_text(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
-    prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")
+    prefix = ""
+    if not name.startswith("/dev/"):
+        prefix = os.path.join(os.path.dirname(name), "")
     whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
     _refuse_repeated(what, whole, entries)
-    if any(
-        address.path == entry.path for address, entry in zip(whole, entries, strict=True)
-    ):  # some are absolute
-        entries, prefix = whole, ""
+    if not set(entries).isdisjoint(whole):  # some are absolute
+        entries = whole
+        prefix = ""
     entries.sort()
     names = Names(entry.path for entry in entries)
     lines = np.array([entry.line for entry in entries])
-    reader = (Files if files is None else type(files))(names.after(prefix))
+    kind_of_files = Files if files is None else type(files)
+    reader = kind_of_files(names.after(prefix))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
+
+
+def _opened_list(path: str, files: Files | None) -> BinaryIO:
+    if files is not None:
+        return files.open(0)
+    if path not in _STDINS:
+        return io.BytesIO(read_file(path))
+    if sys.stdin is None:  # closed by the shell (<&-)
+        raise InputError("the list cannot be read: standard input is closed")
+    return io.BytesIO(sys.stdin.buffer.read())
 
 
 def _address(what: str, prefix: str, path: str) -> str:
@@ -364,12 +358,13 @@ def _address(what: str, prefix: str, path: str) -> str:
 
 
 def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> None:
-    meant = [os.path.abspath(address.path) for address in whole]
-    twice, times = Counter(meant).most_common(1)[0]
+    paths = [os.path.abspath(entry.path) for entry in whole]
+    path, times = Counter(paths).most_common(1)[0]
     if times > 1:
-        named, line = entries[meant.index(twice)]
+        first = entries[paths.index(path)]
         raise InputError(
-            f"{what} names {named} {times} times, first in line {line}:", "list each image once"
+            f"{what} names {first.path} {times} times, first in line {first.line}:",
+            "list each image once",
         )
 
 
@@ -377,20 +372,22 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     """Returns the error for a list of which these lines name files that do not exist, see
     `ImageSet.missing`.
     """
-    line = missing[0].partition(": ")[2]
+    file = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    written = os.path.relpath(line, os.path.dirname(path))
-    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
-    seems, advice = "", ["fix the list"]
-    if odd and is_image_name(f"a{odd[1] or odd[2]}"):
+    written = os.path.relpath(file, os.path.dirname(path))
+    labelled = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    broken, _, repair = broken_link(file).partition(": ")
+    seems = ""
+    advice = ["fix the list"]
+    if labelled and is_image_name(f"a{labelled[1] or labelled[2]}"):
         seems = ", and the line seems to have a label beside the path"
         advice = ["remove the labels", "write a .csv file whose first line is path,label"]
     elif os.path.exists(written):
         seems = f", but {written} exists, and paths are relative to the folder of the list"
         advice = ["move the list here"]
-    elif kind := broken_link(line):
-        kind, _, remedy = kind.partition(": ")
-        seems, advice = f", which is {kind}", [remedy or "fix the list"]
+    elif broken:
+        seems = f", which is {broken}"
+        advice = [repair or "fix the list"]
     return InputError(
         f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies
     )
@@ -398,30 +395,34 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
 
 def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
     head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
-    refuse_foreign(what, head or b"\0", [PLAIN])
-    end = b"\0" if b"\0" in head else b"\n"
-    for number, line in enumerate(_divided(handle, head, end), 1):
-        if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
+    refuse_foreign(what, head, [EMPTY, PLAIN])
+    separator = b"\0" if b"\0" in head else b"\n"
+    for number, line in enumerate(_divided(handle, head, separator), 1):
+        is_hole = not line and separator == b"\0"
+        if len(line) >= _LONGEST or b"\0" in line or is_hole:
             raise InputError(
                 f"{what} is not a list of paths: line {number} is too long or contains null bytes:",
                 "write one path per line",
                 "separate all paths by null bytes",
             )
-        if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
-            yield Entry(text, number)
+        if separator == b"\n":
+            line = line.rstrip(b"\r")
+        if line:
+            yield Entry(os.fsdecode(line), number)
 
 
-def _divided(handle: BinaryIO, head: bytes, end: bytes) -> Iterator[bytes]:
+def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]:
     """Yields the lines in a file that begins with ``head``, up to the first one that is too
     long.
     """
-    *lines, rest = head.split(end)
-    while block := handle.read(_LONGEST):
+    rest = head
+    while len(rest) < 2 * _LONGEST:
+        *lines, rest = rest.split(separator)
         yield from lines
-        *lines, rest = (rest + block).split(end)
-        if len(rest) >= _LONGEST:
+        block = handle.read(_LONGEST)
+        if not block:
             break
-    yield from lines
+        rest += block
     if rest:
         yield rest
 
@@ -429,34 +430,39 @@ def _divided(handle: BinaryIO, head: bytes, end: bytes) -> Iterator[bytes]:
 def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
     for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
-        found = [column] if column else columns_of_paths(row)
-        if len(found) != 1 or found[0] not in row:
-            raise _columns_error(place, what, suffix, row, column, found)
-        column = found[0]
+        columns = [column] if column else columns_of_paths(row)
+        if len(columns) != 1 or columns[0] not in row:
+            raise _columns_error(place, what, suffix, row, column, columns)
+        column = columns[0]
         path = path_of(row[column])
-        with contextlib.suppress(
-            TypeError, ValueError
-        ):  # not a string, or one that cannot be the name of a file
-            if path and b"\0" not in os.fsencode(path):
-                yield Entry(path, line)
-                continue
-        raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
+        if not _can_be_path(path):
+            raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
+        yield Entry(path, line)
+
+
+def _can_be_path(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value or "\0")
+    except ValueError:  # lone surrogates that stand for no byte
+        return False
 
 
 def _columns_error(
-    place: str, what: str, suffix: str, row: Mapping[str, Any], column: str, found: Sequence[str]
+    place: str, what: str, suffix: str, row: Mapping[str, Any], column: str, columns: Sequence[str]
 ) -> InputError:
     """Returns the error for a row without the ``column``, or in which not one column has paths, but
-    those found.
+    several or none.
     """
     has = ", ".join(map(repr, row)) or "none"
     is_json = suffix == _JSON_LINES
     if not is_json and any(map(is_image_name, row)):
-        problem = f"{what} has no header: its first line is {has}, not names of columns:"
-        return InputError(problem, "add a first line such as path,label")
-    lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
+        return InputError(
+            f"{what} has no header: its first line is {has}, not names of columns:",
+            "add a first line such as path,label",
+        )
+    lacks = f"no column {column!r}" if column else f"{len(columns) or 'no'} columns of paths"
     remedies = [f"name one, as in {what.removeprefix('the list ')}:COLUMN"]
-    if is_json and not found:
+    if is_json and not columns:
         remedies.append(_AGAIN)
     return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
 
@@ -473,29 +479,28 @@ def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dic
     return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
 
 
-def _objects_in(lines: Iterable[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
+def _objects_in(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
         place = f"{what}, line {number}"
         try:
-            row = (
-                json.loads(line, object_pairs_hook=partial(_by_column, place))
-                if line.strip()
-                else None
-            )
+            row = json.loads(line, object_pairs_hook=partial(_by_column, place))
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"{place}: {getattr(error, 'msg', error)}", _OBJECTS, _AGAIN) from None
-        if isinstance(row, dict):
-            yield number, row
-        elif line.strip():
+        if not isinstance(row, dict):
             raise InputError(f"{place} is not a JSON object:", _OBJECTS, _AGAIN)
+        yield number, row
 
 
 def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     header = text.readline()
     if "\0" in header:
         raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")
-    separator = "\t" if suffix == ".tsv" else next((sign for sign in ",;\t" if sign in header), ",")
-    table = csv.DictReader(itertools.chain([header], text), delimiter=separator, strict=True)
+    separators = "\t" if suffix == ".tsv" else ",;\t"
+    separator = next((sign for sign in separators if sign in header), separators[0])
+    text.seek(0)
+    table = csv.DictReader(text, delimiter=separator, strict=True)
     try:
         columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
         for row in table:
@@ -515,9 +520,10 @@ def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the values of a row by column. An InputError if two columns have one name, other than
     none.
     """
-    for name, times in Counter(name for name, _ in pairs).items():
-        if name and times > 1:
-            raise InputError(f"{place} has {times} columns {name!r}:", "rename or remove one")
+    times = Counter(name for name, _ in pairs)
+    for name in times:
+        if name and times[name] > 1:
+            raise InputError(f"{place} has {times[name]} columns {name!r}:", "rename or remove one")
     return dict(pairs)
 
 
@@ -525,7 +531,9 @@ def path_of(value: Any) -> Any:
     """Returns the path in a column's value, which can be an image as Hugging Face writes it,
     without its bytes.
     """
-    return value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
+    if isinstance(value, dict) and not value.get("bytes"):
+        return value.get("path")
+    return value
 
 
 def columns_of_paths(row: Mapping[str, Any]) -> list[str]:

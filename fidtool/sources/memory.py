@@ -26,7 +26,7 @@ from fidtool.sources.arrays import (
     channel_axis,
     check_dtype,
     refuse_values,
-    widened,
+    without_bfloat16,
 )
 from fidtool.sources.contents import (
     ContentError,
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     import torch  # only then: the command line defers it
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
+# Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in
+# WebDataset's.
 _KEYS = ("image", "img", "jpg", "jpeg", "png", "webp")
-"""Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in
-WebDataset's.
-"""
+# Types of what `image_in` takes.
 _FILES = (bytes, bytearray, str, os.PathLike, Mapping)
-"""Types of what `image_in` takes."""
-_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+# Number of calls in a row after which a function that returns no images is refused.
+_MOST_IN_VAIN = 20
 Items = Generator[Any, None, None]
 
 
@@ -100,29 +100,15 @@ class Images:
         sharded: bool | None = None,
         latent: int | tuple[int, ...] | None = None,
     ) -> None:
-        self.name, self.sharded = name, sharded
+        self.name = name
+        self.sharded = sharded
         name = name or "the argument"
-        parts = [images.get("mu"), images.get("sigma")] if isinstance(images, Mapping) else images
-        if isinstance(parts, (list, tuple)) and [
-            getattr(part, "ndim", 0) for part in parts[:3]
-        ] == [1, 2]:
-            raise InputError(
-                "a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)"
-            )
+        kind = f"{name} is of type {type(images).__name__}, which is"
+        _refuse_moments(images)
         self._images: Any = _undecoded(images)
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
-        # torch's IterableDataset has the methods of a sequence, but they raise.
-        only = any(
-            c.__name__ == "IterableDataset" and "__getitem__" not in vars(c)
-            for c in type(images).__mro__
-        )
-        self.is_stream = (
-            self.generates
-            or only
-            or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
-        )
-        kind = f"{name} is of type {type(images).__name__}, which is"
+        self.is_stream = self.generates or not _is_sequence(images)
         if self.is_stream and not self.generates and not isinstance(images, Iterable):
             raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
@@ -131,10 +117,8 @@ class Images:
                 "pass iter(…) of each rank's shard",
             )
         if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
-            raise InputError(
-                f"{kind} not a sequence of images:",
-                *(f"pass its split {split!r}" for split in self._images),
-            )
+            remedies = [f"pass its split {split!r}" for split in self._images]
+            raise InputError(f"{kind} not a sequence of images:", *remedies)
         if isinstance(images, (str, bytes, Mapping, type)):
             raise InputError(f"{kind} not a sequence of images")
 
@@ -153,20 +137,17 @@ class Images:
         return other
 
     def image_set(self, value_range: ValueRange | None) -> ImageSet:
-        count = len(self._images)
+        images = self._images
+        count = len(images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
-        if getattr(self._images, "ndim", 0) > 1:
-            channel_axis(
-                self._images.shape, self.name
-            )  # refuses a single image, whose rows would count as images
-        images = _on_host(
-            self._images
-        )  # decoding workers are forks of this process, which cannot use its GPU
+        if getattr(images, "ndim", 0) > 1:
+            # Refuses a single image, whose rows would count as images.
+            channel_axis(images.shape, self.name)
+        # Decoding workers are forks of this process, which cannot use its GPU.
+        images = _on_host(images)
         reader = MemoryReader(self.name, images, count, value_range)
-        if isinstance(images, (list, tuple)) or hasattr(
-            images, "ndim"
-        ):  # to read others may take long
+        if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # others may take long
             refuse_values(reader, [0])
         kind = f"Python {type(self._images).__name__}"
         return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count))
@@ -178,10 +159,7 @@ class Images:
         parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
-        arrays = [_as_array(part, self.name) for part in parts]
-        return np.concatenate(
-            [widened(array) if array.dtype == BFLOAT16 else array for array in arrays]
-        )
+        return np.concatenate([without_bfloat16(_as_array(part, self.name)) for part in parts])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
@@ -195,22 +173,46 @@ class Images:
         """
         assert self._generate is not None
         contents: list[Read] = []
-        calls = in_vain = 0
+        calls = 0
+        in_vain = 0
         while len(contents) < count:
-            before, left = len(contents), count - len(contents)
+            before = len(contents)
+            left = count - before
             items = self._generate(left, sample_seed(seed, calls) if calls else seed)
             with _reported(self.name), contextlib.closing(items):
                 for item in items:
                     contents += contents_of(item, value_range, f"the result of {self.name}({left})")
                     if len(contents) >= count:
                         break
-            calls, in_vain = calls + 1, in_vain + 1 if len(contents) == before else 0
-            if in_vain == 20:
+            calls += 1
+            in_vain = in_vain + 1 if len(contents) == before else 0
+            if in_vain == _MOST_IN_VAIN:
                 raise InputError(
                     f"{self.name}({left}) returned no images {in_vain} times, but must return "
                     f"{left}"
                 )
         return contents[:count]
+
+
+def _refuse_moments(images: Any) -> None:
+    parts = images
+    if isinstance(images, Mapping):
+        parts = [images.get("mu"), images.get("sigma")]
+    if not isinstance(parts, (list, tuple)) or len(parts) != 2:
+        return
+    mean, covariance = parts
+    if getattr(mean, "ndim", 0) == 1 and getattr(covariance, "ndim", 0) == 2:
+        raise InputError(
+            "a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)"
+        )
+
+
+def _is_sequence(images: object) -> bool:
+    # torch's IterableDataset has the methods of a sequence, but they raise.
+    for base in type(images).__mro__:
+        if base.__name__ == "IterableDataset" and "__getitem__" not in vars(base):
+            return False
+    return hasattr(images, "__len__") and hasattr(images, "__getitem__")
 
 
 @contextlib.contextmanager
@@ -267,17 +269,18 @@ def generator_of(
     import torch
 
     function = images
-    module = images if isinstance(images, torch.nn.Module) else torch.nn.Module()
-    if module is images:
+    module = torch.nn.Module()
+    if isinstance(images, torch.nn.Module):
         if latent is None:
             raise InputError(
                 f"{name} is a network ({type(images).__name__}), whose input is not known:",
                 "pass fidtool.Images(network, latent=512) for normal noise",
                 "pass a function, such as lambda n: network(torch.randn(n, 512))",
             )
+        module = images
         shape = (latent,) if isinstance(latent, int) else latent
         device = next(module.parameters(), torch.zeros(0)).device
-        function = lambda count: images(torch.randn(count, *shape, device=device))  # noqa: E731
+        function = lambda count: module(torch.randn(count, *shape, device=device))  # noqa: E731
     elif (
         not callable(images)
         or isinstance(images, type)
@@ -298,17 +301,18 @@ def generator_of(
 def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
     """Calls a function with the arguments that it has: the number of images, and the seed."""
     parameters = inspect.signature(function).parameters
-    asked = [
-        each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME
-    ]
+    asked = []
+    for parameter in parameters.values():
+        is_by_name = parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
+        if parameter.name != "seed" and not is_by_name:
+            asked.append(parameter)
     arguments = [count] if asked else []
     if "seed" in parameters:
         return function(*arguments, seed=seed)
-    if any(
-        each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-        for each in asked[1:2]
-    ):
-        arguments.append(seed)
+    if len(asked) > 1:
+        second = asked[1]
+        if second.kind is second.POSITIONAL_OR_KEYWORD and second.default is second.empty:
+            arguments.append(seed)
     return function(*arguments)
 
 
@@ -321,16 +325,13 @@ def _undecoded(images: Any) -> Any:
     """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and
     JPEG quality.
     """
-    if (
-        not hasattr(images, "cast_column") or getattr(images, "format", {}).get("type") == "custom"
-    ):  # of with_transform
+    if not hasattr(images, "cast_column"):
+        return images
+    if getattr(images, "format", {}).get("type") == "custom":  # of with_transform
         return images
     for name, feature in (getattr(images, "features", None) or {}).items():
-        if (
-            type(feature).__name__ == "Image"
-            and feature.decode
-            and getattr(feature, "mode", None) is None
-        ):
+        is_image = type(feature).__name__ == "Image"
+        if is_image and feature.decode and getattr(feature, "mode", None) is None:
             images = images.cast_column(name, type(feature)(decode=False))
     return images
 
@@ -347,8 +348,9 @@ def _on_host(images: Any) -> Any:
         return {key: _on_host(value) for key, value in images.items()}
     if hasattr(images, "sharding") and hasattr(images, "__array__"):
         return np.asarray(images)
-    accelerated = _is_tensor(images) and images.device.type not in ("cpu", "meta")
-    return images.detach().cpu() if accelerated else images
+    if _is_tensor(images) and images.device.type not in ("cpu", "meta"):
+        return images.detach().cpu()
+    return images
 
 
 def several(fake: Any, given: type) -> list[Any]:
@@ -356,12 +358,13 @@ def several(fake: Any, given: type) -> list[Any]:
     objects of the type ``given`` or None in their place, functions), is several; everything else is
     one.
     """
-    if isinstance(fake, (list, tuple)):
-        sets = [
-            each is None or isinstance(each, (Images, given)) or callable(each) for each in fake
-        ]
-        if any(sets) or all(isinstance(each, (str, os.PathLike)) for each in fake):
+    if not isinstance(fake, (list, tuple)):
+        return [fake]
+    for item in fake:
+        if item is None or isinstance(item, (Images, given)) or callable(item):
             return list(fake)
+    if all(isinstance(item, (str, os.PathLike)) for item in fake):
+        return list(fake)
     return [fake]
 
 
@@ -379,7 +382,9 @@ class MemoryReader(Reader):
         in_order: bool = False,
     ) -> None:
         super().__init__(Files([]), np.zeros(count, dtype=np.int32), in_order)
-        self._name, self._images, self._value_range = name, images, value_range
+        self._name = name
+        self._images = images
+        self._value_range = value_range
         self.encoded = not hasattr(images, "ndim")
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
@@ -393,8 +398,11 @@ class MemoryReader(Reader):
         except FidtoolError as error:
             return error
         if len(contents) != 1:
-            problem = f"{what} contains {len(contents)} images, but must be one image:"
-            return InputError(problem, "for batches, pass iter(images)", _SEVERAL_SETS)
+            return InputError(
+                f"{what} contains {len(contents)} images, but must be one image:",
+                "for batches, pass iter(images)",
+                _SEVERAL_SETS,
+            )
         return contents[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -408,32 +416,37 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
             f"{what} is of type {type(item).__name__}, not an image:", "return its .images"
         )
     if isinstance(item, Mapping) and "bytes" not in item:
-        key = next((key for key in _KEYS if key in item), None)
-        if key is None:
-            keys = ", ".join(map(str, list(item)[:8]))
-            raise InputError(
-                f"{what} is a dict with the keys {keys}; its image must have the key 'image'"
-            )
-        item = item[key]
+        item = _image_of_dict(item, what)
     if isinstance(item, (tuple, list)) and item:
         are_images = len(item) > 1 and _are_images(item)
-        if isinstance(item, tuple) and are_images:
+        if isinstance(item, list):
+            # In a tuple, a string or bytes may also be a label.
+            are_images |= all(isinstance(part, _FILES) for part in item)
+        elif are_images:
             raise InputError(
                 f"{what} is a tuple of {len(item)} images:",
                 "yield a list for a batch",
                 "yield only the image to evaluate",
             )
-        # In a tuple, a string or bytes may also be a label.
-        if isinstance(item, list) and (
-            are_images or all(isinstance(each, _FILES) for each in item)
-        ):
-            return [content for each in item for content in contents_of(each, value_range, what)]
+        if are_images:
+            contents = []
+            for part in item:
+                contents += contents_of(part, value_range, what)
+            return contents
         item = item[0]
     if isinstance(item, _FILES):
         return [image_in(item)]
     if isinstance(item, Image.Image):
         return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
+
+
+def _image_of_dict(item: Mapping[Any, Any], what: str) -> Any:
+    for key in _KEYS:
+        if key in item:
+            return item[key]
+    has = ", ".join(map(str, list(item)[:8]))
+    raise InputError(f"{what} is a dict with the keys {has}; its image must have the key 'image'")
 
 
 def _are_images(items: Sequence[Any]) -> bool:
@@ -443,10 +456,8 @@ def _are_images(items: Sequence[Any]) -> bool:
     Together with an image in colour, an array of two dimensions may be something else, such as a
     mask or a text embedding.
     """
-    return {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items} in (
-        {2},
-        {3},
-    )
+    axes = {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items}
+    return axes in ({2}, {3})
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
@@ -465,12 +476,12 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
             ) from None
     if hasattr(item, "__array__"):
         array = np.asarray(item)
-        return (
-            array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array
-        )  # of ml_dtypes, as JAX has it
-    remedy = (
-        _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
-    )
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, as JAX has it
+            return array.view(BFLOAT16)
+        return array
+    remedy = "fidtool.Images documents what is accepted"
+    if isinstance(item, Iterator):
+        remedy = _SEVERAL_SETS
     raise InputError(f"{what} is of type {type(item).__name__}, not an image; {remedy}")
 
 
@@ -488,28 +499,21 @@ def copy_image(image: Image.Image) -> Read:
     """Copies a program's Pillow image, because the program may change it, for example to the next
     frame.
     """
-    if (
-        image.size[0] * image.size[1] > MAX_PIXELS
-    ):  # decoding refuses it, before the memory of a copy is needed
+    # Decoding refuses it, before the memory of a copy is needed.
+    if image.width * image.height > MAX_PIXELS:
         return image
     try:
         with pillow_defaults():
             copy = image.copy()
     except MemoryError as error:
         return error
-    except (
-        Exception
-    ) as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions
+    except Exception as error:  # the copy decodes, and Pillow's plugins raise many kinds
         return ContentError(message_of(error))
-    for name in (
-        "format",
-        "quantization",
-        "tag_v2",
-    ):  # what describes the file, which Pillow's copy drops
-        if (known := getattr(image, name, None)) is not None:
-            setattr(copy, name, known)
-    with contextlib.suppress(
-        Exception
-    ):  # damaged files; at another frame than the first, the program chose it
+    # What describes the file, which Pillow's copy drops.
+    for name in ("format", "quantization", "tag_v2"):
+        if getattr(image, name, None) is not None:
+            setattr(copy, name, getattr(image, name))
+    with contextlib.suppress(Exception):  # damaged files
+        # At another frame than the first, the program chose it.
         copy.is_animated = image.is_animated and image.tell() == 0  # type: ignore[attr-defined]
     return copy

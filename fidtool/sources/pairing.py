@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,43 +38,43 @@ def paired(
         InputError: if an image has no partner, or several; or if a set can only be read
             sequentially.
     """
-    if how not in (None, *HOWS) and not (how or "").startswith(SUFFIX):
+    if how not in (None, *HOWS) and not str(how).startswith(SUFFIX):
         raise InputError(
             f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as "
             "suffix:_recon",
             setting="pairs",
         )
-    for each in (fake, real):
-        if each.reader.in_order:
+    for images in (fake, real):
+        if images.reader.in_order:
             raise InputError(
-                f"pairs are read in any order, but {each.path} ({each.kind}) can only be read "
+                f"pairs are read in any order, but {images.path} ({images.kind}) can only be read "
                 "sequentially:",
                 "unpack it",
             )
     named = [
-        each
-        for each in (fake, real)
-        if each.lines is None and not isinstance(each.stored, Numbered)
+        images
+        for images in (fake, real)
+        if images.lines is None and not isinstance(images.stored, Numbered)
     ]
     if how is None:
         how = "name" if named else "position"
     if how == "position":
         _refuse_unordered(named)
-    generated, usual = _keys(fake, how), _keys(real, how)
-    counts = len(fake.stored), len(real.stored)
-    if how in ("position", "sorted") and counts[0] != counts[1]:
+    fake_keys = _keys(fake, how)
+    real_keys = _keys(real, how)
+    if how in ("position", "sorted") and len(fake.stored) != len(real.stored):
         raise InputError(
-            f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} "
-            f"{counts[1]}:",
+            f"pairs by position need as many images: {fake.path} has {len(fake.stored)}, and "
+            f"{real.path} {len(real.stored)}:",
             "pass as many of both",
             setting="pairs",
         )
-    partners = _partners(fake, real, generated, usual, how)
+    partners = _partners(fake, real, fake_keys, real_keys, how)
     if how in ("number", "sorted"):
-        examples = [
-            f"{fake.prefix}{fake.stored[partners[number]]} and {real.prefix}{real.stored[number]}"
-            for number in sorted({0, len(partners) // 2, len(partners) - 1})
-        ]
+        examples = []
+        for number in sorted({0, len(partners) // 2, len(partners) - 1}):
+            name = f"{fake.prefix}{fake.stored[partners[number]]}"
+            examples.append(f"{name} and {real.prefix}{real.stored[number]}")
         say(f"pairs ({option('pairs', how)}) are, for example, {'; '.join(examples)}")
     return replace(fake, order=partners[real.order.astype(np.int64)])
 
@@ -84,32 +84,28 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
     their numbers.
     """
     in_order = f"pass {option('pairs', 'sorted')} for the natural order of the names"
-    for each in named:
-        if len(named) == 2:
-            raise InputError(
-                f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is "
-                "neither:",
-                in_order,
-                setting="pairs",
-            )
-        check_numbers(option("pairs", "position"), each.path, each.stored, "pairs", in_order)
+    position = option("pairs", "position")
+    if len(named) == 2:
+        raise InputError(
+            f"{position} is for arrays and lists, and {named[0].path} is neither:",
+            in_order,
+            setting="pairs",
+        )
+    for images in named:
+        check_numbers(position, images.path, images.stored, "pairs", in_order)
 
 
 def _keys(images: ImageSet, how: str) -> Mapping[Any, int]:
     """The number of each stored image by the key that it has in common with its partner."""
     if how == "position":
-        return dict(
-            enumerate(
-                range(len(images.stored))
-                if images.lines is None
-                else np.argsort(images.lines).tolist()
-            )
-        )
+        if images.lines is None:
+            return {number: number for number in range(len(images.stored))}
+        return dict(enumerate(np.argsort(images.lines).tolist()))
     if how == "sorted":
         keys = [in_natural_order(_stem(name)) for name in images.stored]
         return dict(enumerate(sorted(range(len(keys)), key=keys.__getitem__)))
     if how == "number":
-        return last_numbers(images)
+        return _last_numbers(images)
     return _numbers(images, [_stem(name, _suffix_of(how)) for name in images.stored])
 
 
@@ -117,61 +113,75 @@ def _suffix_of(how: str) -> str:
     return how.removeprefix(SUFFIX) if how.startswith(SUFFIX) else ""
 
 
-def last_numbers(images: ImageSet) -> dict[str, int]:
+def _last_numbers(images: ImageSet) -> dict[str, int]:
     """The number of each stored image by the last number in its name, without leading zeros."""
-    found = [re.findall(r"\d+", _stem(name)) for name in images.stored]
     remedy = f"pass {option('pairs', 'sorted')}"
-    if not all(found):
-        raise InputError(
-            f"{images.stored[found.index([])]} of {images.path} has no number in its name:",
-            remedy,
-            setting="pairs",
-        )
-    return _numbers(images, [numbers[-1].lstrip("0") for numbers in found], remedy)
+    keys = []
+    for name in images.stored:
+        digits = re.findall(r"\d+", _stem(name))
+        if not digits:
+            raise InputError(
+                f"{name} of {images.path} has no number in its name:", remedy, setting="pairs"
+            )
+        keys.append(digits[-1].lstrip("0"))
+    return _numbers(images, keys, remedy)
 
 
 def _partners(
-    fake: ImageSet, real: ImageSet, generated: Mapping[Any, int], usual: Mapping[Any, int], how: str
+    fake: ImageSet,
+    real: ImageSet,
+    fake_keys: Mapping[Any, int],
+    real_keys: Mapping[Any, int],
+    how: str,
 ) -> NDArray[np.int64]:
-    """The number in FAKE of the partner of each stored image of REAL, for those of both sets by
-    what pairs them.
-    """
-    alone = []
-    for each, own, others in ((fake, generated, usual), (real, usual, generated)):
-        if names := [each.stored[number] for key, number in own.items() if key not in others]:
-            examples = ", ".join(names[:3]) + ", …" * bool(names[3:])
-            alone.append(f"{counted(len(names), 'image')} of {each.path} ({examples})")
+    """The number in FAKE of the partner of each stored image of REAL."""
+    alone = [*_alone(fake, fake_keys, real_keys), *_alone(real, real_keys, fake_keys)]
     if alone:
-        ending = f" and then {_suffix_of(how)!r}" if _suffix_of(how) else ""
-        what = "number" if how == "number" else f"relative path without suffix{ending}"
-        problem = f"no partner of the same {what} for {' and '.join(alone)}:"
-        fitting = _that_fits(fake, real) if generated.keys().isdisjoint(usual) else None
-        remedies = [f"pass {option('pairs', fitting)}", "rename them"]
-        if fitting is None:
-            remedies = ["rename them", f"see {option('pairs', ...)}"]
-        raise InputError(problem, *remedies, setting="pairs")
-    found = np.empty(len(usual), dtype=np.int64)
-    found[[*usual.values()]] = [generated[key] for key in usual]
-    return found
+        what = "number" if how == "number" else "relative path without suffix"
+        if _suffix_of(how):
+            what += f" and then {_suffix_of(how)!r}"
+        remedies = ["rename them", f"see {option('pairs', ...)}"]
+        fitting = _that_fits(fake, real) if fake_keys.keys().isdisjoint(real_keys) else None
+        if fitting is not None:
+            remedies = [f"pass {option('pairs', fitting)}", "rename them"]
+        raise InputError(
+            f"no partner of the same {what} for {' and '.join(alone)}:", *remedies, setting="pairs"
+        )
+    partners = np.empty(len(real_keys), dtype=np.int64)
+    for key, number in real_keys.items():
+        partners[number] = fake_keys[key]
+    return partners
+
+
+def _alone(images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int]) -> Iterator[str]:
+    """Yields a description of the images whose keys the other set lacks, if there are any."""
+    names = [images.stored[number] for key, number in keys.items() if key not in others]
+    if names:
+        examples = ", ".join(names[:3])
+        if len(names) > 3:
+            examples += ", …"
+        yield f"{counted(len(names), 'image')} of {images.path} ({examples})"
 
 
 def _that_fits(fake: ImageSet, real: ImageSet) -> str | None:
     """The value of ``pairs`` with which each image has a partner, if one is known; the surest of
     several.
     """
-    stems = [[_stem(name) for name in each.stored] for each in (fake, real)]
-    for longer, shorter in (stems, stems[::-1]):
-        known, first = {*shorter}, longer[0]
+    fake_stems = list(map(_stem, fake.stored))
+    real_stems = list(map(_stem, real.stored))
+    for longer, shorter in ((fake_stems, real_stems), (real_stems, fake_stems)):
+        known = set(shorter)
+        first = longer[0]
         for length in range(1, len(first)):
             ending = first[-length:]
             if first[:-length] in known and {stem.removesuffix(ending) for stem in longer} == known:
                 return f"{SUFFIX}{ending}"
     try:
-        if last_numbers(fake).keys() == last_numbers(real).keys():
+        if _last_numbers(fake).keys() == _last_numbers(real).keys():
             return "number"
     except InputError:  # names without a number, or with the same
         pass
-    return "sorted" if len(fake.stored) == len(real.stored) else None
+    return "sorted" if len(fake_stems) == len(real_stems) else None
 
 
 def _stem(name: str, suffix: str = "") -> str:
@@ -184,14 +194,15 @@ def _stem(name: str, suffix: str = "") -> str:
 
 def _numbers(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str, int]:
     """The number of each stored image by the key that pairs it."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, key in enumerate(keys):
-        if found.setdefault(key, number) != number:
-            two = f"{images.stored[found[key]]} and {images.stored[number]}"
+        if key in numbers:
             raise InputError(
-                f"{two} of {images.path} would have the same partner:",
+                f"{images.stored[numbers[key]]} and {images.stored[number]} of {images.path} would "
+                "have the same partner:",
                 "rename one",
                 *remedies,
                 setting="pairs",
             )
-    return found
+        numbers[key] = number
+    return numbers

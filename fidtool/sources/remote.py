@@ -11,6 +11,7 @@ import contextlib
 import copy
 import hashlib
 import io
+import itertools
 import os
 import re
 import shutil
@@ -19,8 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache, partial
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, message_of
+from fidtool.names import counted
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
@@ -45,45 +46,42 @@ from fidtool.system.download import MAX_TRIES, RETRIED_STATUSES, attempts, megab
 
 T = TypeVar("T")
 
+# Deadline of a query about one object in seconds.
 _INFO_TIMEOUT = 30.0
-"""Deadline of a query about one object in seconds."""
+# Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently.
 _REQUEST_TIMEOUT = 120.0
-"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently."""
+# Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of
+# ten streams.
 _SILENCE_SECONDS = 300.0
-"""Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time,
-of ten streams.
-"""
+# Deadline of a listing in seconds. It is long because stores return a thousand names at a time.
 _LISTING_TIMEOUT = 1800.0
-"""Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
+# Seconds to wait for another process of this machine that downloads the same file.
 _COPY_TIMEOUT = 1800.0
-"""Seconds to wait for another process of this machine that downloads the same file."""
+# Seconds after which a request is not retried.
 _RETRY_PERIOD = 120.0
-"""Seconds after which a request is not retried."""
 AT_ONCE = 64
 """Number of requests to run concurrently, of all decoding workers of a rank together."""
+# The same of a worker, where there are many.
 _LEAST_AT_ONCE = 2
-"""The same of a worker, where there are many."""
+# Number of images to request before the first of them is used: if it is late, others are requested
+# meanwhile.
 _AHEAD = 64
-"""Number of images to request before the first of them is used: if it is late, others are requested
-meanwhile.
-"""
+# Number of objects whose versions are compared at the end of a run.
+_CHECKED = 1024
+# Size of a download that is said in advance.
 _SAID_BYTES = 100_000_000
-"""Size of a download that is said in advance."""
+# Age of a partial copy that no process writes any more.
 _ABANDONED_SECONDS = 3600.0
-"""Age of a partial copy that no process writes any more."""
+# Keys with which stores describe an object's version.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "xet_hash", "LastModified", "mtime", "updated")
-"""Keys with which stores describe an object's version."""
-_S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 _ADVICE = {
-    "s3": _S3_ADVICE,
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "hf": "set HF_TOKEN or run `hf auth login`, and ask for access on its page if it is gated",
 }
-_EXTRAS = {"hf": "hf", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("az", "abfs", "abfss"), "azure")}
-"""The extras for stores other than S3 and HTTP."""
+# The extras for stores other than S3 and HTTP.
+_EXTRAS = {"hf": "hf", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+# Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a commit.
 _IN_COMMIT = re.compile(r"hf://(?:\w+/)?[\w.-]+/[\w.-]+@[0-9a-f]{40}(?![^/])")
-"""Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a
-commit.
-"""
 
 
 class RemoteFiles(Files):
@@ -97,11 +95,11 @@ class RemoteFiles(Files):
 
     def __init__(self, paths: Sequence[str], stamps: Stamps | None = None) -> None:
         Reader.__init__(self, self)
+        if stamps is None:
+            stamps = np.zeros((len(paths), 5), dtype=np.int64)
         self.paths = paths
-        self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
-        self.versioned = bool(
-            self.stamps[:, 1].all()
-        )  # whether the store states the versions of all objects
+        self.stamps = stamps
+        self.versioned = bool(stamps[:, 1].all())
         self._unversioned = uuid.uuid4().hex
         self._at_once = AT_ONCE
 
@@ -113,22 +111,17 @@ class RemoteFiles(Files):
     def changed(self) -> list[str]:
         if not self.versioned or _IN_COMMIT.match(self.paths[0]):
             return []
-        sampled = np.unique(
-            np.linspace(0, len(self.paths) - 1, min(len(self.paths), 1024)).astype(np.int64)
-        ).tolist()
+        checked = range(0, len(self.paths), 1 + len(self.paths) // _CHECKED)
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            verdicts = list(pool.map(self._has_changed, sampled))
-        return [
-            self.paths[file]
-            for file, has_changed in zip(sampled, verdicts, strict=True)
-            if has_changed
-        ]
+            verdicts = list(pool.map(self._has_changed, checked))
+        return [self.paths[file] for file in itertools.compress(checked, verdicts)]
 
     def _has_changed(self, file: int) -> bool:
         try:
-            return stamp_of(object_info(self.paths[file])) != tuple(self.stamps[file].tolist())
+            stamp = stamp_of(object_info(self.paths[file]))
         except InputError:  # it was deleted
             return True
+        return not np.array_equal(stamp, self.stamps[file])
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Requests objects, without a copy on this machine. As soon as one request has ended, the
@@ -152,7 +145,8 @@ class RemoteFiles(Files):
             pool.close(0.0)
 
     def _whole(self, file: int) -> bytes | Exception:
-        url, size = self.paths[file], int(self.stamps[file, 0])
+        url = self.paths[file]
+        size = int(self.stamps[file, 0])
         if size > MOST_BYTES:
             return too_large(size)
         try:
@@ -206,8 +200,11 @@ def _download(url: str, path: Path, size: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(url, path.parent, max(0, size))
         _queried(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
-        if size not in (-1, found := part.stat().st_size):
-            raise RunError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
+        received = part.stat().st_size
+        if size not in (-1, received):
+            raise RunError(
+                f"{url} has {received} bytes, but {size} when it was listed: run it again"
+            )
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or message_of(error)
@@ -224,16 +221,17 @@ def _make_room(url: str, folder: Path, size: int) -> None:
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             status = path.stat()
-            if path.suffix != ".part" or time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            is_abandoned = time.time() - status.st_mtime > _ABANDONED_SECONDS
+            if path.suffix != ".part" or is_abandoned:
                 copies.append((status.st_mtime, status.st_size, path))
-    excess = (
-        size + sum(copy_size for _, copy_size, _ in copies) - byte_limit("FIDTOOL_REMOTE_BYTES")
-    )
+    excess = size - byte_limit("FIDTOOL_REMOTE_BYTES")
+    excess += sum(copy_size for _, copy_size, _ in copies)
     for _, copy_size, path in sorted(copies):
         if excess > 0:
             path.unlink(missing_ok=True)  # a process that has opened it can still read it
             excess -= copy_size
-    if size > (free := shutil.disk_usage(folder).free):
+    free = shutil.disk_usage(folder).free
+    if size > free:
         raise InputError(
             f"{url} has {megabytes(size)}, but {folder} has space for {megabytes(free)}:",
             "set FIDTOOL_CACHE to a folder on a larger disk",
@@ -244,16 +242,15 @@ def object_info(url: str) -> Mapping[str, Any]:
     return _queried(lambda: file_system(url).info(url), url, _INFO_TIMEOUT)
 
 
-def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+def stamp_of(info: Mapping[str, Any]) -> list[int]:
     """Returns the stamp of an object from its metadata; see `RemoteFiles`."""
     size = info.get("size")
-    version = [str(info[name]) for name in _VERSIONS if info.get(name)]
-    digest = (
-        int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little")
-        if version
-        else 0
-    )
-    return (-1 if size is None else int(size)), digest, 0, 0, 0
+    versions = [str(info[name]) for name in _VERSIONS if info.get(name)]
+    version = 0
+    if versions:
+        digest = hashlib.sha256("\0".join(versions).encode()).digest()
+        version = int.from_bytes(digest[:7], "little")
+    return [-1 if size is None else int(size), version, 0, 0, 0]
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
@@ -264,21 +261,26 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     source = f"{_in_commit(url).removesuffix('/')}/"
     store = file_system(source)
     depth = None if recursive else 1
-    found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
-    if not found:
+    objects = _queried(
+        lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT
+    )
+    if not objects:
         raise InputError(
             f"there is nothing below {url}:", "check that the URL is correct and can be listed"
         )
     root = store._strip_protocol(source).rstrip("/")
     passed_over = PassedOver()
-    # Remove one slash only: names in a store may begin with another one.
-    objects = ((path.removeprefix(root).removeprefix("/"), info) for path, info in found.items())
-    images = {name: stamp_of(info) for name, info in objects if passed_over.takes(name)}
-    if not images:
+    stamps = {}
+    for path, info in objects.items():
+        # Remove one slash only: names in a store may begin with another one.
+        name = path.removeprefix(root).removeprefix("/")
+        if passed_over.takes(name):
+            stamps[name] = stamp_of(info)
+    if not stamps:
         raise passed_over.nothing_found(url, "location")
-    names = Names(sorted(images))
+    names = Names(sorted(stamps))
     files = RemoteFiles(
-        names.after(source), np.array([images[name] for name in names], dtype=np.int64)
+        names.after(source), np.array([stamps[name] for name in names], dtype=np.int64)
     )
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
@@ -290,7 +292,9 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
 
     ``say`` prints the size of large ones, which are downloaded when they are opened.
     """
-    urls = [match for address in expand_braces(_in_commit(url)) for match in _matches(address)]
+    urls: list[str] = []
+    for pattern in expand_braces(_in_commit(url)):
+        urls += _matches(pattern)
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
@@ -299,10 +303,9 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     for address, info in zip(urls, infos, strict=True):
         if info.get("type") == "directory":
             raise InputError(f"{address} is a folder, not a file")
-    files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
-    size = sum(
-        int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()
-    )
+    files = RemoteFiles(urls, np.array(list(map(stamp_of, infos)), dtype=np.int64))
+    is_absent = [not files.copy(file).exists() for file in range(len(urls))]
+    size = int(files.stamps[is_absent, 0].sum())
     if size >= _SAID_BYTES:
         say(
             f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects "
@@ -322,10 +325,12 @@ def _matches(url: str) -> list[str]:
             object_info(url)
             return [url]
     store = file_system(url)
-    matches = _queried(partial(store.glob, url), url, _LISTING_TIMEOUT)
+    matches = _queried(lambda: store.glob(url), url, _LISTING_TIMEOUT)
     if not matches:
-        problem = f"no object matches {url}, or its location cannot be listed"
-        raise InputError(f"{problem}; braces ({{000..127}}) need no listing")
+        raise InputError(
+            f"no object matches {url}, or its location cannot be listed; braces ({{000..127}}) "
+            "need no listing"
+        )
     return sorted(map(store.unstrip_protocol, matches))
 
 
@@ -339,40 +344,43 @@ def file_system(url: str) -> Any:
     scheme = url.partition("://")[0]
     install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
     try:
-        from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
         raise InputError(f"reading {url} needs the package fsspec:", install) from None
     if scheme != scheme.lower():
         raise InputError(f"{url} must begin with {scheme.lower()}:// in lower case")
-    if (
-        scheme == "s3" and "@" in url.split("/")[2]
-    ):  # s3fs would treat it as part of the bucket's name
-        raise InputError(f"{url}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
-    settings: dict[str, Any] = {}
+    # s3fs would treat it as part of the bucket's name.
+    if scheme == "s3" and "@" in url.split("/")[2]:
+        raise InputError(f"{url}: an S3 URL cannot contain a user name or password:", _ADVICE["s3"])
     try:
-        if scheme in ("http", "https"):
-            from aiohttp import ClientTimeout
-
-            own = conf.get(scheme, {})
-            # If the server compressed the file for transfer, its size would not be that of the
-            # file.
-            settings["headers"] = {**own.get("headers", {}), "Accept-Encoding": "identity"}
-            # By default a request, and so the download of a file, may take five minutes at most.
-            patience = ClientTimeout(
-                total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT
-            )
-            settings["client_kwargs"] = {"timeout": patience, **own.get("client_kwargs", {})}
+        settings = _http_settings(scheme) if scheme in ("http", "https") else {}
         if _IN_COMMIT.match(url):
             return _hub()
         store = url_to_fs(url, **settings)[0]
-        store.invalidate_cache()  # fsspec caches listings, which may be out of date
-        return store
     except ImportError as error:
-        installs = install if scheme in _EXTRAS else f"{install} installs those for s3 and http"
-        raise InputError(f"{url}: {message_of(error)} ({installs})") from None
+        if scheme not in _EXTRAS:
+            install += " installs those for s3 and http"
+        raise InputError(f"{url}: {message_of(error)} ({install})") from None
     except ValueError as error:
         raise InputError(f"{url}: {message_of(error)}") from None
+    store.invalidate_cache()  # fsspec caches listings, which may be out of date
+    return store
+
+
+def _http_settings(scheme: str) -> dict[str, Any]:
+    """Returns the arguments of fsspec's file system for HTTP, with those that the user configured
+    for it.
+    """
+    from aiohttp import ClientTimeout
+    from fsspec.config import conf
+
+    own = conf.get(scheme, {})
+    # If the server compressed the file for transfer, its size would not be that of the file.
+    headers = {**own.get("headers", {}), "Accept-Encoding": "identity"}
+    # By default a request, and so the download of a file, may take five minutes at most.
+    timeout = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
+    client = {"timeout": timeout, **own.get("client_kwargs", {})}
+    return {"headers": headers, "client_kwargs": client}
 
 
 @cache
@@ -399,19 +407,17 @@ def _in_commit(url: str) -> str:
     if not url.startswith("hf://") or url.startswith("hf://buckets/") or _IN_COMMIT.match(url):
         return url
 
-    def resolved() -> str:
+    def resolve() -> str:
         store = file_system(url)
         from huggingface_hub import HfApi  # after the error that names the extra for it
 
-        found = store.resolve_path(url)
+        path = store.resolve_path(url)
         api = HfApi(store.endpoint, store.token)
-        commit = api.repo_info(
-            found.repo_id, repo_type=found.repo_type, revision=found.revision
-        ).sha
-        kind = found.unresolve().partition(found.repo_id)[0]  # such as datasets/
-        return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}"
+        info = api.repo_info(path.repo_id, repo_type=path.repo_type, revision=path.revision)
+        kind = path.unresolve().partition(path.repo_id)[0]  # such as datasets/
+        return f"hf://{kind}{path.repo_id}@{info.sha}/{path.path_in_repo}"
 
-    return _queried(resolved, url, _INFO_TIMEOUT)
+    return _queried(resolve, url, _INFO_TIMEOUT)
 
 
 def _queried(
@@ -441,24 +447,25 @@ def request(
         RunError: if the store fails or does not respond.
     """
     tries = MAX_TRIES if url.startswith(("http", "hf")) else 1
-    for attempt in islice(attempts(_RETRY_PERIOD), tries):
-        last, future = (
-            moved(),
-            in_background(work),
-        )  # after a timeout, it continues in the background
+    for number in itertools.islice(attempts(_RETRY_PERIOD), tries):
+        before = moved()
+        future = in_background(work)  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:
-                if (now := moved()) == last:
+                now = moved()
+                if now == before:
                     raise TimeoutError(f"no response within {seconds:g} s")
-                last = now
+                before = now
             return future.result()
         except Exception as error:
+            cause: Any = error
             # fsspec's HTTP file system raises a FileNotFoundError for any failure.
-            own = isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception)
-            cause: Any = error.__cause__ if own else error
-            if (lasting := _lasting(cause, url)) is not None:
+            if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
+                cause = error.__cause__
+            lasting = _lasting(cause, url)
+            if lasting is not None:
                 raise lasting from None
-            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(cause)}"
+            failure = f"after {counted(number, 'attempt')}: {message_of(cause)}"
     raise RunError(f"{url} could not be read {failure}")
 
 
@@ -470,25 +477,16 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
         return error
     status = _status_of(error)
     kind = type(error).__name__
-    hidden = (
-        " or no such repository"
-        if kind in ("RepositoryNotFoundError", "BucketNotFoundError")
-        else ""
-    )
-    if (
-        hidden
-        or isinstance(error, PermissionError)
-        or status in (401, 403)
-        or "Credentials" in kind
-    ):
-        reason = (
-            f"the store returned HTTP status {status}: access denied{hidden}"
-            if status
-            else message_of(error)
-        )
-        advice = _ADVICE.get(
-            url.partition("://")[0], "check the address and the credentials for it"
-        )
+    is_hidden = kind in ("RepositoryNotFoundError", "BucketNotFoundError")
+    is_denied = isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind
+    if is_denied or is_hidden:
+        reason = message_of(error)
+        if status:
+            reason = f"the store returned HTTP status {status}: access denied"
+            if is_hidden:
+                reason += " or no such repository"
+        scheme = url.partition("://")[0]
+        advice = _ADVICE.get(scheme, "check the address and the credentials for it")
         return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")
@@ -506,7 +504,6 @@ def _status_of(error: Any) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    status = getattr(error, "status", None) or getattr(
-        response, "status_code", None
-    )  # aiohttp's; the Hub's
+    # Of aiohttp, or of the Hub.
+    status = getattr(error, "status", None) or getattr(response, "status_code", None)
     return status if isinstance(status, int) else 0

@@ -15,10 +15,10 @@ from fidtool.sources.contents import Files, PartReader, Read, image_in, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import suffix_of
 
+# A Hugging Face image column is a struct of this field and the file's path.
 _BYTES = "bytes"
-"""A Hugging Face image column is a struct of this field and the file's path."""
+# End of an Arrow stream.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-"""End of an Arrow stream."""
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -33,7 +33,8 @@ def list_images(named: NamedFiles) -> ImageSet:
             f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'"
         ) from None
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
-    columns, counts = [], []
+    columns = []
+    counts = []
     for file in range(len(named.files.paths)):
         with opened(named.files, file) as handle:
             if is_arrow:
@@ -48,26 +49,19 @@ def list_images(named: NamedFiles) -> ImageSet:
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
     file_index = index_of_files(named, counts)
+    reader: PartReader = ParquetReader(named.files, file_index, True, columns)
     if is_arrow:
         # Local files are read in any order, remote ones sequentially, so that each rank downloads
         # only its own.
-        in_order = named.files.remote
-        return set_of_rows(
-            named, "Arrow table", counts, ArrowReader(named.files, file_index, in_order, columns)
-        )
-    return set_of_rows(
-        named, "Parquet table", counts, ParquetReader(named.files, file_index, True, columns)
-    )
+        reader = ArrowReader(named.files, file_index, named.files.remote, columns)
+    return set_of_rows(named, "Arrow table" if is_arrow else "Parquet table", counts, reader)
 
 
 def _check_cells(named: NamedFiles, cells: Any) -> None:
-    cells.validate(
-        full=True
-    )  # bytes at offsets that are out of range would be read from other memory
+    cells.validate(full=True)  # bytes at offsets out of range would be read from other memory
     if _is_struct(cells.type) and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
-        named.files.versioned = (
-            False  # these images are other files, whose changes would not be noticed
-        )
+        # These images are other files, whose changes would not be noticed.
+        named.files.versioned = False
 
 
 def _mapped(handle: BinaryIO) -> Any:
@@ -90,22 +84,20 @@ def _column(named: NamedFiles, file: int, schema: Any) -> str:
     key = named.key
     binary: list[str] = [field.name for field in schema if _has_bytes(field.type)]
     structs = [name for name in binary if _is_struct(schema.field(name).type)]
+    candidates = structs if len(structs) == 1 else binary
     if key in binary:
         return key
-    candidates = structs if len(structs) == 1 else binary
     if len(candidates) == 1 and not key:
         return candidates[0]
     has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
-    advice = (
-        f"{key} does not contain image bytes"
-        if key
-        else f"name the column of images, {named.path}:NAME"
-    )
+    advice = f"name the column of images, {named.path}:NAME"
     if not binary:
         advice = (
             "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list "
             "(.txt)"
         )
+    elif key:
+        advice = f"{key} does not contain image bytes"
     raise InputError(f"{named.files.paths[file]} has the columns {has}:", advice)
 
 
@@ -151,7 +143,8 @@ class ParquetReader(_TableReader):
         wanted = set(items)
         end = self.first_of(file)
         for group in range(parquet.num_row_groups):
-            row, end = end, end + parquet.metadata.row_group(group).num_rows
+            row = end
+            end += parquet.metadata.row_group(group).num_rows
             if wanted.isdisjoint(range(row, end)):
                 continue
             for batch in parquet.iter_batches(
@@ -169,5 +162,6 @@ class ArrowReader(_TableReader):
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         if file not in self._opened:
             self._opened[file] = _mapped(handle).column(self._columns[file])
-        values, first = self._opened[file], self.first_of(file)
+        values = self._opened[file]
+        first = self.first_of(file)
         return (image_in(values[item - first].as_py()) for item in items)

@@ -49,20 +49,19 @@ class Texts:
                 images.
         """
         named = option(self.setting, self.place or None)
+        texts: list[str | None] = []
         if self.listed:
             if len(self.listed) != count:
-                rows, images = counted(len(self.listed), self.what), counted(count, "image")
                 raise InputError(
-                    f"{named} has {rows} without paths of images, but {path} has {images}",
+                    f"{named} has {counted(len(self.listed), self.what)} without paths of images, "
+                    f"but {path} has {counted(count, 'image')}",
                     setting=self.setting,
                 )
-            found: list[str | None] = [self.listed[number] for number in numbers]
+            texts.extend(self.listed[number] for number in numbers)
         else:
-            found = [
-                self.named.get(_key(prefix + name)) or self.named.get(splitext(name)[0])
-                for name in names
-            ]
-        lacking = [name for name, text in zip(names, found, strict=True) if not text]
+            for name in names:
+                texts.append(self.named.get(_key(prefix + name)) or self.named.get(_stem(name)))
+        lacking = [name for name, text in zip(names, texts, strict=True) if not text]
         if len(lacking) == len(names) and not self.listed:
             return None
         if lacking:
@@ -71,7 +70,7 @@ class Texts:
                 f"({lacking[0]})",
                 setting=self.setting,
             )
-        return [text for text in found if text]
+        return [text for text in texts if text]
 
 
 def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> Texts:
@@ -85,52 +84,55 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             different texts.
     """
     if isdir(place):
+        named = {}
         with explained(place):
-            texts = {
-                str(file.relative_to(place).with_suffix("")): _utf8(
-                    _text_in(file).strip(), f"{file}", setting
-                )
-                for file in Path(place).rglob("*.txt")
-            }
-        return Texts(place, setting, what, texts)
+            for file in Path(place).rglob("*.txt"):
+                stem = str(file.relative_to(place).with_suffix(""))
+                named[stem] = _utf8(_text_in(file).strip(), str(file), setting)
+        return Texts(place, setting, what, named)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
+        listed = []
         with explained(place):
-            content = StringIO(_text_in(place))
-        lines = [
-            _utf8(line.strip(), f"{place}, line {number}", setting)
-            for number, line in enumerate(content, 1)
-        ]
-        return Texts(place, setting, what, {}, lines)
+            for number, line in enumerate(StringIO(_text_in(place)), 1):
+                listed.append(_utf8(line.strip(), f"{place}, line {number}", setting))
+        return Texts(place, setting, what, {}, listed)
     if suffix not in TABLES:
-        forms = (
-            f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of "
-            "such files"
+        raise InputError(
+            f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with one "
+            f"{what} per line, or a folder of such files",
+            setting=setting,
         )
-        raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
-    named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
+    return _texts_in_table(place, suffix, setting, what, columns)
+
+
+def _texts_in_table(
+    place: str, suffix: str, setting: str, what: str, columns: Sequence[str]
+) -> Texts:
+    named: dict[str, str] = {}
+    listed: list[str] = []
+    folder = os.path.dirname(place)
     with explained(place):
         for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
-            text = fields[column]
+            text = fields.pop(column)
             if not isinstance(text, str | int):
                 raise InputError(f"{where} has no {what} in the column {column}", setting=setting)
             listed.append(_utf8(f"{text}".strip(), where, setting))
-            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[
-                :1
-            ]:
-                given = f"{path_of(fields[each])}"
-                for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
-                    if named.setdefault(key, listed[-1]) != listed[-1]:
-                        raise InputError(f"{where}: {given} has a second {what}", setting=setting)
+            paths = columns_of_paths(fields)
+            if not paths:
+                continue
+            path = f"{path_of(fields[paths[0]])}"
+            for key in (_stem(path).removeprefix("./"), _key(join(folder, path))):
+                if named.setdefault(key, listed[-1]) != listed[-1]:
+                    raise InputError(f"{where}: {path} has a second {what}", setting=setting)
     if not listed:
         raise InputError(f"{place} is empty", setting=setting)
     return Texts(place, setting, what, named, [] if named else listed)
 
 
 def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
-    """The column of texts of a row."""
     for name in columns:
         likely = [column for column in fields if folded(column) == name]
         if len(likely) > 1:
@@ -164,4 +166,8 @@ def _text_in(file: str | Path) -> str:
 
 
 def _key(path: str) -> str:
-    return splitext(path if "://" in path else os.path.abspath(path))[0]
+    return _stem(path if "://" in path else os.path.abspath(path))
+
+
+def _stem(path: str) -> str:
+    return splitext(path)[0]

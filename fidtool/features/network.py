@@ -30,6 +30,10 @@ from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
 
+Say = Callable[[str], None]
+"""Shows a line to the user."""
+StateDict = dict[str, Tensor]
+
 HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 """What to set to get weights of the Hugging Face Hub in another way."""
 # Bytes of a file that are read at a time.
@@ -121,7 +125,7 @@ class State:
     library has several.
     """
 
-    tensors: dict[str, Tensor]
+    tensors: StateDict
     origin: str
     entry: str = ""
 
@@ -174,7 +178,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     return Path(choice.weights)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> StateDict:
     """Read a file written by torch.save: a state_dict, or a checkpoint that has one under
     ``state_dict``.
 
@@ -206,7 +210,7 @@ def unreadable(path: Path | str, error: Exception) -> InputError:
 
 
 def load_strictly(
-    module: nn.Module, tensors: dict[str, Tensor], choice: NetworkChoice, origin: str
+    module: nn.Module, tensors: StateDict, choice: NetworkChoice, origin: str
 ) -> None:
     """Load exactly these tensors into ``module``."""
     try:
@@ -218,9 +222,7 @@ def load_strictly(
 
 
 @contextlib.contextmanager
-def downloading(
-    choice: NetworkChoice, source: str, mirror: str, say: Callable[[str], None]
-) -> Iterator[None]:
+def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> Iterator[None]:
     """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them.
 
     ``mirror`` names the environment variable for another source, as in `HUB_MIRROR`.

@@ -124,10 +124,10 @@ class Preparation:
             return f"centre square, {self.resize} to {edge}{centre}"
         return f"{self.resize}, squashed to {edge}{centre}" if centre else self.resize
 
-    def geometry(
+    def frame(
         self, height: int, width: int, size: int
     ) -> tuple[tuple[int, int, int, int], _Pair, _Pair]:
-        """Return which pixels of an image of ``height`` by ``width`` are used for a square input of
+        """Return how an image of ``height`` by ``width`` pixels is cropped for a square input of
         side ``size``.
 
         All in pixels: (top, left, height, width) of the part of the image that is used, (height,
@@ -185,7 +185,7 @@ def resize(pixels: Tensor, size: int, preparation: Preparation) -> Tensor:
         float32 tensor of shape (n, 3, size, size), values in 0..255; integers if
         ``preparation.rounds``.
     """
-    used, resized, cut = preparation.geometry(pixels.shape[1], pixels.shape[2], size)
+    used, resized, cut = preparation.frame(pixels.shape[1], pixels.shape[2], size)
     top, left, height, width = used
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:

@@ -180,11 +180,12 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     off, because its default differs between versions of torch. The state of torch's random number
     generator, which building a module changes, is restored.
     """
+    grad = torch.is_grad_enabled()  # before inference_mode, which changes it
     with (
         # An unfinished generator of the program may hold these modes for longer than a run.
         _switched([switch._replace(during=None) for switch in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
-        torch.set_grad_enabled(torch.is_grad_enabled()),
+        torch.set_grad_enabled(grad),
         (settings := TorchSettings(tf32)).held,
     ):
         settings.hold()

@@ -76,13 +76,12 @@ class Network:
                 f"Network.module must be a torch.nn.Module, not {type(self.module).__name__}"
             )
         # The fingerprint contains these values as text: equal values must have the same type.
-        conversions = {
-            "input_size": index,
-            "feature_step": index,
-            "mean": _floats,
-            "std": _floats,
-        }
-        for name, convert in conversions.items():
+        for name, convert in (
+            ("input_size", index),
+            ("feature_step", index),
+            ("mean", _floats),
+            ("std", _floats),
+        ):
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, convert(value))
@@ -164,7 +163,7 @@ def digest_of(tensors: Mapping[str, Any]) -> str:
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             flat = tensor.detach().cpu().contiguous().flatten()
-            digest.update(flat.view(torch.uint8).numpy())
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -84,10 +84,10 @@ class Convolution(nn.Module):
             state[f"{name}.{key}"].double()
             for key in ("conv.weight", "bn.running_mean", "bn.running_var", "bn.weight", "bn.bias")
         )
-        weight, bias = fuse_conv_bn_weights(
+        folded, bias = fuse_conv_bn_weights(
             kernel, None, mean, variance, _BATCH_NORM_EPS, gain, shift
         )
-        weight = weight.float().contiguous(memory_format=torch.channels_last)
+        weight = folded.float().contiguous(memory_format=torch.channels_last)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(bias.float(), requires_grad=False)
         self.stride = (_UNPADDED.get(name, 1),) * 2

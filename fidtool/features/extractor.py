@@ -258,9 +258,9 @@ class ForwardPasses(Generic[Item]):
                 batch = []
                 inputs = []
                 while running and (len(running) > self.threads or running[0][1].done()):
-                    yield from self._finish(*running.popleft())
+                    yield from self._results(*running.popleft())
             while running:
-                yield from self._finish(*running.popleft())
+                yield from self._results(*running.popleft())
         except _StoppedError:
             return
         finally:
@@ -319,7 +319,7 @@ class ForwardPasses(Generic[Item]):
             )
         return features
 
-    def _finish(
+    def _results(
         self, batch: Sequence[Item], features: Future[list[GroupFeatures]]
     ) -> Iterator[tuple[Item, GroupFeatures]]:
         self._wait(features)

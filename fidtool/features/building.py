@@ -4,7 +4,6 @@ tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models import user_networks
 from fidtool.features.models.families import NetworkChoice, no_protocol
-from fidtool.features.network import State, digest_of, frozen
+from fidtool.features.network import Network, Say, State, digest_of, frozen
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
@@ -27,18 +26,17 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.resize import Preparation
 
+# Largest accepted difference between the features of an image alone and in a batch, relative to
+# their norm. In bfloat16 they differ, because different kernels run.
 _REPEATS = 0.02
-"""Largest accepted difference between the features of an image alone and in a batch, relative to
-their norm. In bfloat16 they differ, because different kernels run.
-"""
 
 
-def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
+def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
+    family = choice.published
+    if family is None:
+        return None  # custom networks come with their weights
     with about(choice.subject), repeatable():
-        family = choice.published
-        if family is None:
-            return None  # custom networks come with their weights
         if find_spec(family.package) is None:
             raise choice.refused(
                 "extractor",
@@ -72,35 +70,37 @@ def custom_extractor(
     with about(choice.subject):
         with repeatable():
             if choice.published:
-                network, name = _module_of(choice).build(choice, state), choice.untagged
+                name = choice.untagged
+                network: Network = _module_of(choice).build(choice, state)
             else:
                 network, name = user_networks.build(choice)
-        if choice.feature_step is not None:
-            network = replace(network, feature_step=choice.feature_step)
-        standard = protocol_named(usual or DEFAULT_PROTOCOL)
-        if choice.protocol and not choice.published:
-            standard = protocol_named(choice.protocol)
-            if network.preparation is not None:
-                how = f" ({network.preparation.describe(network.input_size)})"
-                raise no_protocol(choice, standard.name, how=how)
-        preparation = network.preparation or Preparation(standard.resize)
-        runnable = frozen(network.module)
+        asked = None if choice.published else choice.protocol
+        standard = protocol_named(asked or usual or DEFAULT_PROTOCOL)
+        preparation = network.preparation
+        ddof = 1
+        if preparation is None:
+            preparation = Preparation(standard.resize)
+            ddof = standard.ddof
+        elif asked:
+            transform = f" ({preparation.describe(network.input_size)})"
+            raise no_protocol(choice, standard.name, transform)
+        step = choice.feature_step
+        module = frozen(network.module)
         definition = Definition(
             extractor=name,
-            weights_sha256=digest_of(runnable.state_dict()),
+            weights_sha256=digest_of(module.state_dict()),
             dims=0,  # not known yet
-            feature_step=network.feature_step,
+            feature_step=network.feature_step if step is None else step,
             input_size=network.input_size,
             normalization=network.normalization,
             resize=preparation.describe(network.input_size),
             decoder=DECODER,
-            ddof=1 if network.preparation else standard.ddof,
+            ddof=ddof,
         )
-        offset, scale = (
-            tuple(255.0 * value for value in values) for values in (network.mean, network.std)
-        )
+        offset = tuple(255.0 * value for value in network.mean)
+        scale = tuple(255.0 * value for value in network.std)
         extractor = Extractor(
-            runnable, {layer: definition}, preparation, offset, scale, device, precision
+            module, {layer: definition}, preparation, offset, scale, device, precision
         )
         extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
     return extractor
@@ -112,7 +112,8 @@ def _probed_dims(extractor: Extractor, name: str) -> int:
     Refuses a network whose features of an image are random or depend on the other images in the
     batch.
     """
-    device, size = extractor.device.torch_device, extractor.definition.input_size
+    device = extractor.device.torch_device
+    size = extractor.definition.input_size
     first, second = fixed_batch(2, device)
     with computing_on(device):
         with about(f"for a 1x3x{size}x{size} input"):
@@ -122,9 +123,9 @@ def _probed_dims(extractor: Extractor, name: str) -> int:
         together = extractor.features([first, second // 4])[0].cpu().double()
     if not len(alone):
         raise RunError("the network returned no features for one image: an output of shape (1, 0)")
-    difference, norm = (together - alone).norm(), torch.maximum(together.norm(), alone.norm())
+    norm = torch.maximum(together.norm(), alone.norm())
     # A value that is not finite is reported for the first batch of images.
-    if norm.isfinite() and difference > _REPEATS * norm:
+    if norm.isfinite() and (together - alone).norm() > _REPEATS * norm:
         raise RunError(
             f"{name} returns different features for the same image in another batch or at another "
             "time, for example because of dropout or batch norm in training mode: call "

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,15 +19,13 @@ from fidtool.distributed.launch import Launch, alone_here, available_cores, avai
 from fidtool.errors import InputError, option
 from fidtool.validation import TorchDevice
 
+# Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave
+# less idle time at the end of a set.
 _CPU_BATCH = 8
-"""Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave
-less idle time at the end of a set.
-"""
 _GPU_BATCH = 64
+# Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread
+# can therefore supply about 30 forward threads without workers.
 _THREADS_PER_WORKER = 16
-"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread
-can therefore supply about 30 forward threads without workers.
-"""
 
 
 @dataclass(frozen=True)
@@ -61,18 +59,22 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     local rank.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    usable = ["cpu", "cuda", *(f"cuda:{index}" for index in range(gpus))] if gpus else ["cpu"]
+    usable = ["cpu"]
+    if gpus:
+        usable += ["cuda", *(f"cuda:{index}" for index in range(gpus))]
     if requested is None:
         requested = "cuda" if gpus else "cpu"
-    named, problem = option("device", str(requested)), ""
     try:
         device = torch.device(str(requested))
-        if str(device) not in ("cpu:0", *usable):
-            problem = f"{named}: no such device on this machine is supported"
-    except RuntimeError:
-        problem = f"{named} is not a name of a device:"
-    if problem:
-        raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
+        is_usable = str(device) in ("cpu:0", *usable)
+    except RuntimeError:  # not a name of a device
+        is_usable = False
+    if not is_usable:
+        raise InputError(
+            f"{option('device', str(requested))}: no such device on this machine is supported",
+            f"use {' or '.join(usable)}",
+            setting="device",
+        )
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even
         # there.
@@ -107,18 +109,21 @@ def nvidia_capability(device: torch.device) -> tuple[int, int] | None:
 
 def _cpu_model() -> str:
     with contextlib.suppress(OSError):
-        found = re.search(
-            r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(), re.MULTILINE
-        )
-        if found:
-            return found[1]
+        facts = Path("/proc/cpuinfo").read_text()
+        model = re.search(r"^model name\s*:\s*(.*\S)", facts, re.MULTILINE)
+        if model:
+            return model[1]
     return platform.processor() or platform.machine()
 
 
-_Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
-"""How to read and write a setting of torch, and its value during a run; with None, it is restored
-only.
-"""
+class _Switch(NamedTuple):
+    """How to read and write a setting of torch, and its value during a run; with None, it is
+    restored only.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    during: Any
 
 
 @dataclass
@@ -138,7 +143,7 @@ class TorchSettings:
         hold = self.held.enter_context
         # Selected each time: the program's code may have switched between torch's old and new
         # precision settings.
-        hold(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
+        hold(_switched(_kernel_switches() + _precision_switches(self.tf32)))
         hold(torch.random.fork_rng(devices=[]))  # restores the random state
         hold(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
@@ -175,10 +180,10 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     off, because its default differs between versions of torch. The state of torch's random number
     generator, which building a module changes, is restored.
     """
-    grad = torch.is_grad_enabled()
+    grad = torch.is_grad_enabled()  # before inference_mode, which changes it
     with (
         # An unfinished generator of the program may hold these modes for longer than a run.
-        _strict([(read, write, None) for read, write, _ in _autocast_switches()]),
+        _switched([switch._replace(during=None) for switch in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
         torch.set_grad_enabled(grad),
         (settings := TorchSettings(tf32)).held,
@@ -207,71 +212,71 @@ def full_fp32() -> contextlib.AbstractContextManager[None]:
     """Use full float32 precision in a ``with`` block, but not the other settings of
     `repeatable`.
     """
-    return _strict(_precision_switches())
+    return _switched(_precision_switches())
 
 
 @contextlib.contextmanager
-def _strict(switches: list[_Switch]) -> Iterator[None]:
-    before = [(write, read()) for read, write, _ in switches]
+def _switched(switches: list[_Switch]) -> Iterator[None]:
+    before = [switch.read() for switch in switches]
     try:
-        for _, write, strict in switches:
-            if strict is not None:
-                write(strict)
+        for switch in switches:
+            if switch.during is not None:
+                switch.write(switch.during)
         yield
     finally:
-        for write, value in reversed(
-            before
-        ):  # because later settings change some of the earlier ones
-            write(value)
+        # In reverse, because later settings change some of the earlier ones.
+        for switch, value in zip(reversed(switches), reversed(before), strict=True):
+            if switch.during is not None or switch.read() != value:
+                switch.write(value)
 
 
-def _attribute(place: Any, name: str, strict: object) -> _Switch:
-    return partial(getattr, place, name), partial(setattr, place, name), strict
-
-
-def _if_changed(
-    read: Callable[[], Any], write: Callable[[Any], None], strict: object = None
-) -> _Switch:
-    return read, lambda value: None if value == read() else write(value), strict
+def _attribute(place: Any, name: str, during: object) -> _Switch:
+    return _Switch(partial(getattr, place, name), partial(setattr, place, name), during)
 
 
 def _kernel_switches() -> list[_Switch]:
     """The settings that select kernels, except those of precision."""
     backends: Any = torch.backends
-    # The default of cudnn differs between versions.
-    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}
+    cuda = backends.cuda
+    mha = backends.mha
     return [
-        (torch.get_num_threads, torch.set_num_threads, 1),
-        (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        # Written only if it changes, because torch imports its compiler here, which takes seconds.
-        _if_changed(
-            lambda: (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
-            (False, False),
-        ),
+        _Switch(torch.get_num_threads, torch.set_num_threads, 1),
+        _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        _Switch(_deterministic, _set_deterministic, (False, False)),
         _attribute(backends.cudnn, "enabled", True),
         _attribute(backends.cudnn, "benchmark", False),
         _attribute(backends.cudnn, "deterministic", True),
         _attribute(backends.mkldnn, "enabled", True),
         *_autocast_switches(),
-        (backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
-        *(
-            (
-                getattr(backends.cuda, f"{name}_sdp_enabled"),
-                getattr(backends.cuda, f"enable_{name}_sdp"),
-                used,
-            )
-            for name, used in attention.items()
-        ),
+        _Switch(mha.get_fastpath_enabled, mha.set_fastpath_enabled, True),
+        _Switch(cuda.flash_sdp_enabled, cuda.enable_flash_sdp, True),
+        _Switch(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, True),
+        _Switch(cuda.math_sdp_enabled, cuda.enable_math_sdp, True),
+        # Its default differs between versions of torch.
+        _Switch(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, False),
     ]
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    # Only if it changes, because torch imports its compiler here, which takes seconds.
+    if value != _deterministic():
+        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
 def _autocast_switches() -> list[_Switch]:
     return [
-        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind), False)
+        _Switch(
+            partial(torch.is_autocast_enabled, kind),
+            partial(torch.set_autocast_enabled, kind),
+            False,
+        )
         for kind in ("cpu", "cuda")
         if torch.amp.is_autocast_available(kind)
     ]
@@ -285,45 +290,42 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     would break the program's later reads.
     """
     backends: Any = torch.backends
-    parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
-    places = [
-        *parents,
-        *(
-            getattr(parent, name, None)
-            for parent in parents[2:]
-            for name in ("conv", "rnn", "matmul")
-        ),
-    ]
-    attributes = [
-        _attribute(place, "fp32_precision", None)
-        for place in places
-        if hasattr(place, "fp32_precision")
-    ]
-    newer = [_if_changed(read, write) for read, write, _ in attributes]  # restored, but not changed
-    try:
-        switches = [
-            *newer,  # writing the old settings changes these
-            (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
-            _attribute(backends.cuda.matmul, "allow_tf32", tf32),
-            _attribute(backends.cudnn, "allow_tf32", tf32),
-        ]
-        for read, _, _ in switches:
-            read()
-        # This one has no old counterpart. Its default is full precision.
-        places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
-        places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
-    except RuntimeError:
-        value, nvidia = "tf32" if tf32 else "ieee", (backends.cuda.matmul, backends.cudnn.conv)
-        switches = [_attribute(place, "fp32_precision", value) for place in nvidia]
-        places = [backends.mkldnn.conv, backends.mkldnn.matmul]
-    switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
-    # In half precision, a GPU accumulates in 32 bits.
     matmul = backends.cuda.matmul
-    sums = (
-        "bf16_reduced_precision_reduction",
-        "fp16_reduced_precision_reduction",
-        "fp16_accumulation",
-    )
-    return switches + [
-        _attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")
+    cudnn = backends.cudnn
+    mkldnn = backends.mkldnn
+    switches: list[_Switch] = []
+    is_newer = hasattr(backends, "fp32_precision")
+    if is_newer:
+        # Restored only: writing the old settings changes these.
+        places = [backends, matmul, cudnn, cudnn.conv, cudnn.rnn]
+        places += [mkldnn, mkldnn.conv, mkldnn.rnn, mkldnn.matmul]
+        switches = [_attribute(place, "fp32_precision", None) for place in places]
+    older = [
+        _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+        _attribute(matmul, "allow_tf32", tf32),
+        _attribute(cudnn, "allow_tf32", tf32),
     ]
+    try:
+        for switch in older:
+            switch.read()
+        switches += older
+        # This one has no old counterpart. Its default is full precision.
+        if is_newer and mkldnn.conv.fp32_precision not in ("none", "ieee"):
+            switches.append(_attribute(mkldnn.conv, "fp32_precision", "ieee"))
+    except RuntimeError:
+        precision = "tf32" if tf32 else "ieee"
+        switches += [
+            _attribute(matmul, "fp32_precision", precision),
+            _attribute(cudnn.conv, "fp32_precision", precision),
+            _attribute(mkldnn.conv, "fp32_precision", "ieee"),
+            _attribute(mkldnn.matmul, "fp32_precision", "ieee"),
+        ]
+    # In half precision, a GPU accumulates in 32 bits.
+    for sums in (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    ):
+        if hasattr(matmul, sums):
+            switches.append(_attribute(matmul, sums, False))
+    return switches

@@ -8,11 +8,11 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.distributed.world import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short, option
@@ -23,15 +23,18 @@ from fidtool.names import counted
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
 
 Item = TypeVar("Item")
-GroupFeatures = Sequence[Mapping[str, torch.Tensor]]
+GroupFeatures = Sequence[Mapping[str, Tensor]]
 """Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
 
+# The inputs of each network for each group of images of a piece.
+_Inputs = list[list[Tensor]]
+
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# How long an exception waits for running passes, which may never end.
 _LEAVING_SECONDS = 1.0
-"""How long an exception waits for running passes, which may never end."""
 
 
-def fixed_batch(count: int, device: torch.device) -> torch.Tensor:
+def fixed_batch(count: int, device: torch.device) -> Tensor:
     """Return different images of noise, uint8 of shape (count, 64, 64, 3), with the same values on
     every device.
     """
@@ -39,17 +42,6 @@ def fixed_batch(count: int, device: torch.device) -> torch.Tensor:
     # A multiplicative hash of the position, because torch's random numbers are the program's.
     pixels = (values * 2654435761 >> 16) % 256
     return pixels.to(torch.uint8).view(count, 64, 64, 3).to(device)
-
-
-def channels_last(output: torch.Tensor) -> bool:
-    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal
-    to w.
-    """
-    return (
-        output.ndim == 4
-        and output.shape[1] == output.shape[2] != output.shape[3]
-        and output.shape[1] > 1
-    )
 
 
 @dataclass(eq=False)
@@ -84,10 +76,6 @@ class Extractor:
         half = HALVES.get(self.precision)
         self._dtype = half if self._standard else None
         self._autocast = None if self._standard else half
-        self._offset, self._scale = (
-            torch.tensor(values, dtype=torch.float32, device="cpu").view(1, -1, 1, 1)
-            for values in (self.offset, self.scale)
-        )
         self.to(self.device)
 
     @property
@@ -98,19 +86,19 @@ class Extractor:
     def to(self, device: Device) -> None:
         self.device = device
         self.module.to(device.torch_device, self._dtype)
-        self._offset = self._offset.to(device.torch_device)
-        self._scale = self._scale.to(device.torch_device)
+        self._offset = _per_channel(self.offset, device.torch_device)
+        self._scale = _per_channel(self.scale, device.torch_device)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.module)
 
-    def features(self, images: ImageTensors) -> torch.Tensor:
+    def features(self, images: ImageTensors) -> Tensor:
         """Return the feature vectors of one batch for the first layer, see `inputs` and
         `vectors`.
         """
         return next(iter(self.vectors([self.inputs(images)]).values()))
 
-    def inputs(self, images: ImageTensors) -> torch.Tensor:
+    def inputs(self, images: ImageTensors) -> Tensor:
         """Return the network's input for images: cropped, resized and normalised.
 
         The images are uint8 and on this extractor's device. The result is a float32 tensor of shape
@@ -120,14 +108,14 @@ class Extractor:
             size = self.definition.input_size
             return network_input(images, size, self.preparation, self._offset, self._scale)
 
-    def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def vectors(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape
         (images, dims).
         """
         with torch.inference_mode():
             return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
 
-    def differentiable(self, images: torch.Tensor) -> torch.Tensor:
+    def differentiable(self, images: Tensor) -> Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
 
         If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds
@@ -143,42 +131,44 @@ class Extractor:
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self.preparation)
         return next(iter(self._vectors((resized - self._offset) / self._scale).values()))
 
-    def _vectors(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _vectors(self, x: Tensor) -> dict[str, Tensor]:
         count = len(x)
         with self._explained(count):
             with computing_on(self.device.torch_device, self._autocast):
-                output = self.module(x if self._dtype is None else x.to(self._dtype))
-            outputs = output if len(self.definitions) > 1 else (output,)
-            layers = zip(self.definitions.items(), outputs, strict=True)
-            return {
-                layer: self._checked(part, definition, count)
-                for (layer, definition), part in layers
-            }
+                outputs = self.module(x if self._dtype is None else x.to(self._dtype))
+            if len(self.definitions) == 1:
+                outputs = (outputs,)
+            vectors: dict[str, Tensor] = {}
+            for (layer, definition), output in zip(self.definitions.items(), outputs, strict=True):
+                vectors[layer] = self._check(output, definition, count)
+            return vectors
 
-    def _checked(self, part: Any, definition: Definition, count: int) -> torch.Tensor:
+    def _check(self, output: Any, definition: Definition, count: int) -> Tensor:
         """Return the feature vectors in an output of the network, which must have one for each of
         ``count`` images.
         """
-        tensor = isinstance(part, torch.Tensor)
+        is_tensor = isinstance(output, Tensor)
         wanted = f"({count}, {definition.dims or 'D'})"
         # A module that a training metric calls with images as they are must return vectors. Of
         # other networks, maps are averaged over their positions.
         if definition.input_size:
             wanted += f" or ({count}, {definition.dims or 'D'}, h, w), not with the channels last"
-            if tensor and part.ndim == 4 and not channels_last(part):
-                part = part.mean((2, 3))
-        shape = tuple(part.shape) if tensor else type(part).__name__
+            if is_tensor and output.ndim == 4 and not _ends_with_channels(output.shape):
+                output = output.mean((2, 3))
+        shape = tuple(output.shape) if is_tensor else type(output).__name__
         if shape != (count, definition.dims or shape[-1]):
-            problem = f"{definition.extractor} returned {shape} for {counted(count, 'image')}"
-            raise RunError(f"{problem}; it should return {wanted}")
-        if part.is_complex():
+            raise RunError(
+                f"{definition.extractor} returned {shape} for {counted(count, 'image')}; it should "
+                f"return {wanted}"
+            )
+        if output.is_complex():
             raise RunError(
                 f"{definition.extractor} returned complex numbers, which are no features:",
                 "return their absolute values, or torch.view_as_real(output).flatten(1)",
             )
         # A custom network may write the next result into the same memory, while this one is being
         # copied.
-        vectors: torch.Tensor = part.to(torch.float32, copy=not self._standard)
+        vectors: Tensor = output.to(torch.float32, copy=not self._standard)
         return vectors
 
     @contextlib.contextmanager
@@ -203,12 +193,18 @@ class Extractor:
             raise kind(problem) from error
 
 
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
+
+
+def _ends_with_channels(shape: torch.Size) -> bool:
+    """Whether an output for square images seems to have shape (n, h, w, D), with h equal to w."""
+    _, height, width, channels = shape
+    return height == width != channels and height > 1
+
+
 class _StoppedError(Exception):
     """Raised to leave `ForwardPasses.run` early."""
-
-
-Inputs = list[list[torch.Tensor]]
-"""The inputs of each network for each group of images of a piece."""
 
 
 @dataclass(eq=False)
@@ -236,9 +232,8 @@ class ForwardPasses(Generic[Item]):
     timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     name: Callable[[Sequence[Item]], str] = lambda batch: ""
 
-    def __post_init__(self) -> None:
-        self._pool = DaemonThreads(0)
-        self._jobs: deque[Future[Any]] = deque()
+    _pool: DaemonThreads = field(init=False)
+    _jobs: deque[Future[Any]] = field(default_factory=deque, init=False)
 
     def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
         """Yields the pieces, which are read in the calling thread, with the feature vectors of each
@@ -247,7 +242,7 @@ class ForwardPasses(Generic[Item]):
         There are none for a piece without images.
         """
         batch: list[Item] = []
-        inputs: list[Future[Inputs]] = []
+        inputs: list[Future[_Inputs]] = []
         running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
         # Here, because a run that never begins would leave the threads.
         self._pool = DaemonThreads(self.threads, use_one_torch_thread)
@@ -260,11 +255,12 @@ class ForwardPasses(Generic[Item]):
                         self._wait(inputs[-1 - self.threads])
                     continue
                 running.append((batch, self._submit(self._features, batch, inputs)))
-                batch, inputs = [], []
+                batch = []
+                inputs = []
                 while running and (len(running) > self.threads or running[0][1].done()):
-                    yield from self._finished(*running.popleft())
+                    yield from self._results(*running.popleft())
             while running:
-                yield from self._finished(*running.popleft())
+                yield from self._results(*running.popleft())
         except _StoppedError:
             return
         finally:
@@ -289,7 +285,7 @@ class ForwardPasses(Generic[Item]):
         self._jobs.append(self._pool.submit(work, *items))
         return self._jobs[-1]
 
-    def _inputs(self, piece: Item) -> Inputs:
+    def _inputs(self, piece: Item) -> _Inputs:
         with self.images(piece) as groups, self.timed():
             return [
                 [network.inputs(images) for network in self.extractors]
@@ -298,31 +294,32 @@ class ForwardPasses(Generic[Item]):
             ]
 
     def _features(
-        self, batch: Sequence[Item], pieces: Sequence[Future[Inputs]]
+        self, batch: Sequence[Item], pieces: Sequence[Future[_Inputs]]
     ) -> list[GroupFeatures]:
         """The features of the pieces of a batch. Submitted earlier, they are done, or other threads
         work on them.
         """
         inputs = [piece.result() for piece in pieces]
         with_images = [groups for groups in inputs if groups]
-        whole: list[dict[str, torch.Tensor]] = []
+        whole: list[dict[str, Tensor]] = []
         with self.timed(), about(self.name(batch)):
             for group in zip(*with_images, strict=True):  # the inputs of the pieces
-                vectors: dict[str, torch.Tensor] = {}
-                for network, parts in zip(self.extractors, zip(*group, strict=True), strict=True):
+                vectors: dict[str, Tensor] = {}
+                for network, *parts in zip(self.extractors, *group, strict=True):
                     vectors |= network.vectors(parts)
                 whole.append(vectors)
         features: list[GroupFeatures] = []
         stop = 0
         for groups in inputs:
             start = stop
-            stop += len(groups[0][0]) if groups else 0
+            if groups:
+                stop += len(groups[0][0])
             features.append(
                 [{layer: rows[start:stop] for layer, rows in group.items()} for group in whole]
             )
         return features
 
-    def _finished(
+    def _results(
         self, batch: Sequence[Item], features: Future[list[GroupFeatures]]
     ) -> Iterator[tuple[Item, GroupFeatures]]:
         self._wait(features)

@@ -18,7 +18,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
 from fidtool.features.models.families import NetworkChoice
@@ -30,10 +30,14 @@ from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
 
+Say = Callable[[str], None]
+"""Shows a line to the user."""
+StateDict = dict[str, Tensor]
+
 HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 """What to set to get weights of the Hugging Face Hub in another way."""
+# Bytes of a file that are read at a time.
 _BLOCK = 1 << 20
-"""Bytes of a file that are hashed at a time."""
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -78,10 +82,11 @@ class Network:
             ("mean", _floats),
             ("std", _floats),
         ):
+            value = getattr(self, name)
             try:
-                object.__setattr__(self, name, convert(getattr(self, name)))
+                object.__setattr__(self, name, convert(value))
             except (TypeError, ValueError):
-                raise InputError(f"Network.{name} cannot be {getattr(self, name)!r}") from None
+                raise InputError(f"Network.{name} cannot be {value!r}") from None
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
         finite = all(map(math.isfinite, (*self.mean, *self.std)))
@@ -90,15 +95,20 @@ class Network:
                 "Network.mean and Network.std must have three finite values each, and std must "
                 "be positive"
             )
-        if not FEATURE_STEPS[0] <= self.feature_step <= FEATURE_STEPS[1]:
+        smallest, largest = FEATURE_STEPS
+        if not smallest <= self.feature_step <= largest:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
-        if not isinstance(self.preparation, Preparation | None):
+        if self.preparation is None:
+            return
+        if not isinstance(self.preparation, Preparation):
             kind = type(self.preparation).__name__
             raise InputError(f"Network.preparation must be a fidtool.Preparation, not {kind}")
-        edge = self.preparation.edge if self.preparation else None
+        edge = self.preparation.edge
         if edge is not None and edge < self.input_size:
-            cropped = f"cannot be cropped from images resized to {edge} pixels"
-            raise InputError(f"Network.input_size {self.input_size} {cropped}")
+            raise InputError(
+                f"Network.input_size {self.input_size} cannot be cropped from images resized to "
+                f"{edge} pixels"
+            )
 
     @property
     def normalization(self) -> str:
@@ -114,7 +124,7 @@ class State:
     library has several.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: StateDict
     origin: str
     entry: str = ""
 
@@ -130,10 +140,10 @@ class _TorchScript(nn.Module):
         super().__init__()
         self.script = script
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         jit: Any = torch.jit
         with jit.optimized_execution(False):  # applies to this thread only
-            output: torch.Tensor = self.script(x)
+            output: Tensor = self.script(x)
         return output
 
 
@@ -148,17 +158,13 @@ def digest_of(tensors: Mapping[str, Any]) -> str:
     """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by
     name.
     """
-    sha = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        sha.update(bytes_of(tensor))
-    return sha.hexdigest()
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            flat = tensor.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def weights_file(choice: NetworkChoice) -> Path:
@@ -171,7 +177,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     return Path(choice.weights)
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> StateDict:
     """Read a file written by torch.save: a state_dict, or a checkpoint that has one under
     ``state_dict``.
 
@@ -184,7 +190,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     if isinstance(loaded, dict):
         loaded = loaded.get("state_dict", loaded)
     if not isinstance(loaded, dict) or not all(
-        isinstance(value, torch.Tensor) for value in loaded.values()
+        isinstance(value, Tensor) for value in loaded.values()
     ):
         raise InputError(
             f"the weights file {path} does not contain a state_dict:",
@@ -196,14 +202,14 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
     refuse_foreign(f"the weights file {path}", head_of(Files([str(path)])))
-    # torch's own message recommends reading it unsafely.
-    pickled = "it was not written by torch.save, or contains more than tensors"
-    reason = pickled if isinstance(error, pickle.UnpicklingError) else in_short(error)
+    reason = in_short(error)
+    if isinstance(error, pickle.UnpicklingError):  # torch's own message: read it unsafely
+        reason = "it was not written by torch.save, or contains more than tensors"
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
 def load_strictly(
-    module: nn.Module, tensors: dict[str, torch.Tensor], choice: NetworkChoice, origin: str
+    module: nn.Module, tensors: StateDict, choice: NetworkChoice, origin: str
 ) -> None:
     """Load exactly these tensors into ``module``."""
     try:
@@ -215,9 +221,7 @@ def load_strictly(
 
 
 @contextlib.contextmanager
-def downloading(
-    choice: NetworkChoice, source: str, mirror: str, say: Callable[[str], None]
-) -> Iterator[None]:
+def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> Iterator[None]:
     """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them.
 
     ``mirror`` names the environment variable for another source, as in `HUB_MIRROR`.
@@ -295,27 +299,26 @@ def silent_logging() -> Iterator[None]:
     """Silence what libraries log in this thread, in a ``with`` block, and remove handlers that they
     install.
     """
-    root, thread = logging.getLogger(), threading.get_ident()
+    root = logging.getLogger()
     before = root.handlers[:]
+    thread = threading.get_ident()
 
-    def of_others(record: logging.LogRecord) -> bool:
+    def is_of_another_thread(record: logging.LogRecord) -> bool:
         return record.thread != thread
 
-    loggers = [root, *logging.root.manager.loggerDict.values()]
-    handlers = [
-        handler
-        for logger in loggers
-        if isinstance(logger, logging.Logger)
-        for handler in logger.handlers
-    ]
-    # Their handlers, as a logger's filter does not apply to its descendants; the root's, as
+    # The loggers' handlers, as a logger's filter does not apply to its descendants; the root, as
     # open_clip logs there.
-    filtered = [root, *handlers, *filter(None, [logging.lastResort])]
-    for each in filtered:
-        each.addFilter(of_others)
+    silenced: list[logging.Filterer] = [root, *root.handlers]
+    if logging.lastResort is not None:
+        silenced.append(logging.lastResort)
+    for logger in root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            silenced += logger.handlers
+    for filterer in silenced:
+        filterer.addFilter(is_of_another_thread)
     try:
         yield
     finally:
-        for each in filtered:
-            each.removeFilter(of_others)
+        for filterer in silenced:
+            filterer.removeFilter(is_of_another_thread)
         root.handlers[:] = before

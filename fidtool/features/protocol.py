@@ -61,8 +61,8 @@ OwnProtocolName = Literal["pil", "torch", "openai"]
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
 DECODER = "pillow"
-"""Name of the decoder in the fingerprint: a different decoder changes a feature vector by about 5
-%.
+"""Name of the decoder in the fingerprint: a different decoder changes a feature vector by about
+5 %.
 """
 
 INCEPTION = "inception-2015-12-05"
@@ -171,11 +171,12 @@ of ``dinov2``, of which ``pil`` is the default, are the values of ``resize_mode`
 calculate_metrics.py; ``pil`` is also that of FD-DINOv2's authors (dgm-eval). The default of
 ``clip`` is CMMD's preparation, which has no name.
 """
-_BY_NAME = {
-    folded(name): protocol
+_ALL_NAMES = {
+    name: protocol
     for protocol in PROTOCOLS.values()
     for name in (protocol.name, *protocol.other_names, *protocol.understood)
 }
+_BY_FOLDED_NAME = {folded(name): protocol for name, protocol in _ALL_NAMES.items()}
 WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pytorch-fid": "fid"}
 """Metrics that a statistics file for another project's evaluator serves, by its layout, which also
 names a protocol.
@@ -186,23 +187,17 @@ def protocol_named(name: str) -> Protocol:
     """Return the protocol with this name, or another name of it; case, hyphens and underscores do
     not matter.
     """
-    found = _BY_NAME.get(folded(name))
-    if found is None:
-        close = closest(
-            name,
-            [
-                *NAMED_PROTOCOLS,
-                *(each for known in PROTOCOLS.values() for each in known.understood),
-            ],
-        )
+    protocol = _BY_FOLDED_NAME.get(folded(name))
+    if protocol is None:
+        listed = ", ".join(NAMED_PROTOCOLS)
         raise InputError(
-            unknown("protocol", name, close, ", ".join(NAMED_PROTOCOLS)), setting="protocol"
+            unknown("protocol", name, closest(name, _ALL_NAMES), listed), setting="protocol"
         )
-    return found
+    return protocol
 
 
+# No number of a definition is larger.
 _LARGEST = 1 << 31
-"""No number of a definition is larger."""
 
 
 @dataclass(frozen=True)
@@ -256,38 +251,41 @@ class Definition:
     @classmethod
     def from_json(cls, text: str) -> Definition:
         """Parse the result of `to_json`."""
-        values, types = json.loads(text), {each.name: each.type for each in fields(cls)}
+        values = json.loads(text)
+        types = {field.name: field.type for field in fields(cls)}
         if not isinstance(values, dict) or not types.keys() <= values.keys():
             raise ValueError(f"it should be a JSON object with {', '.join(types)}")
         for name, value in sorted(values.items()):
             if name not in types:
                 raise ValueError(f"a newer version wrote {name}")
-            if type(value).__name__ != types[name] or (
-                isinstance(value, int) and abs(value) > _LARGEST
-            ):
+            is_large = isinstance(value, int) and abs(value) > _LARGEST
+            if type(value).__name__ != types[name] or is_large:
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)
 
     def differences(self, other: Definition) -> list[str]:
         """Return one phrase per difference, such as ``dims 2048 against 768``."""
-        mine, theirs = asdict(self), asdict(other)
+        theirs = asdict(other)
         return [
-            f"{name} {mine[name]} against {theirs[name]}"
-            for name in mine
-            if mine[name] != theirs[name]
+            f"{name} {value} against {theirs[name]}"
+            for name, value in asdict(self).items()
+            if value != theirs[name]
         ]
 
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        of_all = {
-            name: (each.resize,) for name, each in PROTOCOLS.items() if each.ddof == self.ddof
+        resizes: dict[str, tuple[str, ...]] = {
+            name: (protocol.resize,)
+            for name, protocol in PROTOCOLS.items()
+            if protocol.ddof == self.ddof
         }
-        known, how = (
-            OWN_PROTOCOLS.get(self.extractor.partition(":")[0], of_all),
-            re.sub(r" \d.*", "", self.resize),
-        )
-        return next((name for name, each in known.items() if ", ".join(each) == how), None)
+        family = self.extractor.partition(":")[0]
+        resize = re.sub(r" \d.*", "", self.resize)
+        for name, words in OWN_PROTOCOLS.get(family, resizes).items():
+            if ", ".join(words) == resize:
+                return name
+        return None
 
 
 def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:

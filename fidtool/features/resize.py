@@ -22,13 +22,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import index
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fidtool.errors import InputError
 
@@ -57,13 +58,14 @@ PILLOW_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "
 """Pillow's, by the names that libraries of networks have for them."""
 
 Framing = Literal["squash", "shorter edge", "largest square"]
+"""Ways to make a square of an image, see `Preparation`."""
 
-
-_Pair = tuple[int, int]
-ImageTensors = torch.Tensor | Sequence[torch.Tensor]
+ImageTensors = Tensor | Sequence[Tensor]
 """Images of shape (height, width, 3). Those of one size may be a tensor of shape (n, height, width,
 3).
 """
+
+_Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -90,18 +92,13 @@ class Preparation:
 
     def __post_init__(self) -> None:
         for name, known in (("resize", get_args(Resize)), ("framing", get_args(Framing))):
-            if getattr(self, name) not in known:
-                raise InputError(
-                    f"Preparation.{name} {getattr(self, name)!r} is none of {', '.join(known)}"
-                )
-        if self.edge is not None:
-            edge = index(self.edge) if hasattr(self.edge, "__index__") else 0
-            if edge < 1:
-                raise InputError(
-                    "Preparation.edge must be a whole number of pixels, at least 1, not "
-                    f"{self.edge!r}"
-                )
-            object.__setattr__(self, "edge", edge)
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(f"Preparation.{name} {value!r} is none of {', '.join(known)}")
+        if self.edge is not None and not (isinstance(self.edge, Integral) and self.edge >= 1):
+            raise InputError(
+                f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}"
+            )
         # Only Pillow's resize computes just the cropped part. With others, a very long image would
         # exhaust the memory.
         if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:
@@ -120,14 +117,12 @@ class Preparation:
         ``size``.
         """
         edge = self.edge or size
-        if self.framing == "squash" and edge == size:
-            return self.resize
-        how = {
-            "squash": f"{self.resize}, squashed to {edge}",
-            "shorter edge": f"{self.resize}, shorter edge {edge}",
-            "largest square": f"centre square, {self.resize} to {edge}",
-        }[self.framing]
-        return how if edge == size and self.framing != "shorter edge" else f"{how}, centre {size}"
+        centre = "" if edge == size else f", centre {size}"
+        if self.framing == "shorter edge":
+            return f"{self.resize}, shorter edge {edge}, centre {size}"
+        if self.framing == "largest square":
+            return f"centre square, {self.resize} to {edge}{centre}"
+        return f"{self.resize}, squashed to {edge}{centre}" if centre else self.resize
 
     def frame(
         self, height: int, width: int, size: int
@@ -140,44 +135,41 @@ class Preparation:
         resized part.
         """
         edge = self.edge or size
-        source, resized = (0, 0, height, width), (edge, edge)
+        source = (0, 0, height, width)
+        resized = (edge, edge)
+        shorter = min(height, width)
         if self.framing == "largest square":
-            side = min(height, width)
-            source = ((height - side) // 2, (width - side) // 2, side, side)
+            source = ((height - shorter) // 2, (width - shorter) // 2, shorter, shorter)
         elif self.framing == "shorter edge":
             # The longer edge is rounded down, as in torchvision.
-            longer = int(edge * max(height, width) / min(height, width))
+            longer = int(edge * max(height, width) / shorter)
             resized = (edge, longer) if height <= width else (longer, edge)
         # As in torchvision's CenterCrop, halves are rounded to even.
         top, left = (round((side - size) / 2.0) for side in resized)
         return source, resized, (top, left)
 
 
+# One, in units of Pillow's fixed point.
 _ONE = float(1 << 22)
+# Largest number of results that share a matrix. Most entries of a single matrix for all results
+# would be zero.
 _BAND = 32
-"""Largest number of results that share a matrix. Most entries of a single matrix for all results
-would be zero.
-"""
-_CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
-"""Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are
-more often returned to the system, page by page; on a GPU every part costs launches.
-"""
+# Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are
+# more often returned to the system, page by page; on a GPU every part costs launches.
+_CPU_BYTES = 4 << 20
+_GPU_BYTES = 256 << 20
+# Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about 300
+# bytes per pixel of the image's side.
 _TABLES = 512
-"""Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about
-300 bytes per pixel of the image's side.
-"""
-
-_Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
-    with torch.inference_mode(
-        False
-    ):  # tensors of inference mode could not be used with gradients later
+def _on(device: torch.device, values: NDArray[Any]) -> Tensor:
+    # Tensors of inference mode could not be used with gradients later.
+    with torch.inference_mode(False):
         return torch.from_numpy(values).to(device)
 
 
-def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
+def resize(pixels: Tensor, size: int, preparation: Preparation) -> Tensor:
     """Crop and resize a batch of images of the same size.
 
     ``bicubic-antialias`` is Pillow's float32 resize, as used by clean-fid, on any device. Values of
@@ -193,35 +185,32 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
         float32 tensor of shape (n, 3, size, size), values in 0..255; integers if
         ``preparation.rounds``.
     """
-    (top, left, height, width), resized, cut = preparation.frame(
-        pixels.shape[1], pixels.shape[2], size
-    )
+    used, resized, cut = preparation.frame(pixels.shape[1], pixels.shape[2], size)
+    top, left, height, width = used
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:
         return pillow_resize(pixels, resized, cut, size, preparation.resize)
     if preparation.resize == "bilinear-tf1":
         return _bilinear_tf1(pixels, size)
     mode, _, antialias = preparation.resize.partition("-")
-    # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the
-    # input and the result.
-    layout = (
-        torch.contiguous_format
-        if pixels.is_cuda and preparation.resize == "bilinear"
-        else torch.preserve_format
-    )
+    layout = torch.preserve_format
+    if pixels.is_cuda and not antialias:
+        # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the
+        # input and the result.
+        layout = torch.contiguous_format
 
-    def interpolated(part: torch.Tensor) -> torch.Tensor:
+    def interpolate(part: Tensor) -> Tensor:
         channels_first = part.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
         return F.interpolate(
             channels_first, (size, size), mode=mode, align_corners=False, antialias=bool(antialias)
         )
 
     # All photos of a batch in float32 would take gigabytes.
-    square = _in_parts(interpolated, pixels, max(height * width, size * size) * 3 * 4)
+    square = _in_parts(interpolate, pixels, max(height * width, size * size) * 3 * 4)
     return square.clamp(0.0, 255.0) if preparation.resize == "bicubic-antialias" else square
 
 
-def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
+def _bilinear_tf1(pixels: Tensor, size: int) -> Tensor:
     """TensorFlow 1's ``resize_bilinear`` with align_corners=False.
 
     The source position of output i is the float32 product i * (in / out), its neighbours are floor
@@ -232,19 +221,17 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
     rows, down = _tf1_neighbours(pixels.shape[1], size, pixels.device)
     columns, across = _tf1_neighbours(pixels.shape[2], size, pixels.device)
 
-    def blended(part: torch.Tensor) -> torch.Tensor:
+    def blend(part: Tensor) -> Tensor:
         corners = part.index_select(1, rows).index_select(2, columns).float()
         left, right = torch.split(corners, size, 2)
         top, bottom = torch.split(left + (right - left) * across[:, None], size, 1)
         return top + (bottom - top) * down[:, None, None]
 
-    return _in_parts(blended, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
+    return _in_parts(blend, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(_TABLES)
-def _tf1_neighbours(
-    in_size: int, out_size: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Lower indices followed by upper indices, and the fractions (float32), of all output
     positions.
     """
@@ -259,9 +246,9 @@ def network_input(
     images: ImageTensors,
     size: int,
     preparation: Preparation,
-    offset: torch.Tensor,
-    scale: torch.Tensor,
-) -> torch.Tensor:
+    offset: Tensor,
+    scale: Tensor,
+) -> Tensor:
     """Return the network's input for a batch of images of any sizes.
 
     Args:
@@ -272,37 +259,36 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
-    if not isinstance(images, torch.Tensor) and len({image.shape for image in images}) == 1:
+    if not isinstance(images, Tensor) and len({image.shape for image in images}) == 1:
         images = torch.stack(list(images))
-    if isinstance(images, torch.Tensor):
+    if isinstance(images, Tensor):
         batch = resize(images, size, preparation).contiguous(memory_format=torch.channels_last)
     else:
-        batch = _resize_each_size(images, size, preparation)
+        batch = _resize_each_shape(images, size, preparation)
     return batch.sub_(offset).div_(scale)
 
 
-def _resize_each_size(
-    images: Sequence[torch.Tensor], size: int, preparation: Preparation
-) -> torch.Tensor:
-    """Resize images of any sizes, those of the same size together; see `resize`."""
-    alike: dict[object, list[int]] = {}
+def _resize_each_shape(images: Sequence[Tensor], size: int, preparation: Preparation) -> Tensor:
+    """Resize images of several shapes, those of the same shape together; see `resize`."""
+    by_shape: dict[torch.Size, list[int]] = {}
     for position, image in enumerate(images):
-        alike.setdefault(image.shape, []).append(position)
-    squares: dict[int, torch.Tensor] = {}
-    for positions in alike.values():
-        first, *others = (images[position] for position in positions)
-        resized = resize(
-            torch.stack([first, *others]) if others else first[None], size, preparation
-        )
-        # With the channels as the last axis, one launch gives a channels-last batch in the order of
-        # the images.
+        by_shape.setdefault(image.shape, []).append(position)
+    squares: dict[int, Tensor] = {}
+    for positions in by_shape.values():
+        pixels = [images[position] for position in positions]
+        # A photo whose size no other has is not copied.
+        alike = torch.stack(pixels) if len(pixels) > 1 else pixels[0][None]
+        resized = resize(alike, size, preparation)
         squares.update(zip(positions, resized.permute(0, 2, 3, 1), strict=True))
-    return torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
+    # With the channels as the last axis, one launch gives a channels-last batch in the order of the
+    # images.
+    in_order = torch.stack([squares[position] for position in range(len(images))])
+    return in_order.permute(0, 3, 1, 2)
 
 
 def _in_parts(
-    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, bytes_each: int, dim: int = 0
-) -> torch.Tensor:
+    function: Callable[[Tensor], Tensor], x: Tensor, bytes_each: int, dim: int = 0
+) -> Tensor:
     """Apply ``function`` to parts of ``x`` along dimension 0 and concatenate the results along
     ``dim``.
 
@@ -320,17 +306,15 @@ def _bilinear(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _bicubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Keys' cubic convolution (1981) with a = -0.5."""
-    a, x = -0.5, np.abs(x)
+    a = -0.5
+    x = np.abs(x)
     inner = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     outer = (((x - 5.0) * x + 8.0) * x - 4.0) * a
     return np.where(x < 1.0, inner, np.where(x < 2.0, outer, 0.0))
 
 
-_KERNELS: dict[str, tuple[_Kernel, float]] = {
-    "pillow-bilinear": (_bilinear, 1.0),
-    "pillow-bicubic": (_bicubic, 2.0),
-}
-"""Kernels and their support."""
+# Kernels and their support.
+_KERNELS = {"pillow-bilinear": (_bilinear, 1.0), "pillow-bicubic": (_bicubic, 2.0)}
 
 
 class _Axis(NamedTuple):
@@ -346,8 +330,8 @@ class _Axis(NamedTuple):
 
     start: int
     stop: int
-    source: torch.Tensor
-    weights: torch.Tensor
+    source: Tensor
+    weights: Tensor
 
 
 @functools.lru_cache(_TABLES)
@@ -361,8 +345,8 @@ def _axis(
     scale = in_size / out_size
     widened = max(scale, 1.0)
     bands = -(-count // _BAND)
-    each = -(-count // bands)
-    results = first + np.minimum(np.arange(bands * each), count - 1).reshape(bands, 1, each)
+    length = -(-count // bands)
+    results = first + np.minimum(np.arange(bands * length), count - 1).reshape(bands, 1, length)
     centre = (results + 0.5) * scale
     lower = np.maximum(np.floor(centre - support * widened + 0.5), 0).astype(np.int64)
     upper = np.minimum(np.floor(centre + support * widened + 0.5), in_size).astype(np.int64)
@@ -372,17 +356,17 @@ def _axis(
     weights[(source < lower) | (source >= upper)] = 0.0
     weights /= np.cumsum(weights, axis=1)[:, -1:]  # summed sequentially, as in Pillow
     whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
-    start, stop = int(lower.min()), int(upper.max())
-    within = (
-        np.minimum(source, stop - 1) - start
-    )  # the bands have the same width, so some weights are zero
+    start = int(lower.min())
+    stop = int(upper.max())
+    # The bands have the same width, so some weights are zero.
+    within = np.minimum(source, stop - 1) - start
     scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _ONE
     return _Axis(start, stop, _on(device, within.reshape(-1)), _on(device, scaled))
 
 
 def pillow_resize(
-    pixels: torch.Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
-) -> torch.Tensor:
+    pixels: Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
+) -> Tensor:
     """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square
     from the result.
 
@@ -410,28 +394,27 @@ def pillow_resize(
     return channels_first.to(torch.float32, memory_format=torch.channels_last)
 
 
-def _resampled(lines: torch.Tensor, axis: _Axis, size: int) -> torch.Tensor:
+def _resampled(lines: Tensor, axis: _Axis, size: int) -> Tensor:
     """Resample lines of pixels, of shape (lines, pixels, channels), to (size, lines, channels)."""
     bands, _, width = axis.weights.shape
     channels = lines.shape[2]
 
-    def weighed(part: torch.Tensor) -> torch.Tensor:
-        taken = (
-            part.index_select(1, axis.source).view(-1, bands, width, channels).permute(1, 2, 0, 3)
-        )
+    def weigh(part: Tensor) -> Tensor:
+        taken = part.index_select(1, axis.source).view(-1, bands, width, channels)
+        taken = taken.permute(1, 2, 0, 3)
         taken = taken.to(torch.float64, memory_format=torch.contiguous_format).flatten(2)
         sums = torch.bmm(axis.weights, taken).flatten(0, 1)[:size]
         return _rounded(sums, lines.dtype).view(size, -1, channels)
 
-    return _in_parts(weighed, lines, max(bands * width, size) * channels * 8, 1)
+    return _in_parts(weigh, lines, max(bands * width, size) * channels * 8, 1)
 
 
-def _rounded(sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _rounded(sums: Tensor, dtype: torch.dtype) -> Tensor:
     if not sums.requires_grad:
         whole = sums.add_(0.5).clamp_(0.0, 255.0)
-        return (whole if dtype == torch.uint8 else whole.floor_()).to(
-            dtype
-        )  # conversion to integers rounds down
+        if dtype != torch.uint8:  # conversion to integers rounds down
+            whole = whole.floor_()
+        return whole.to(dtype)
     whole = torch.floor(sums + 0.5).clamp(0.0, 255.0)
     smooth = sums.clamp(0.0, 255.0)
     return (smooth + (whole - smooth).detach()).to(dtype)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.errors import InputError
 from fidtool.features.device import computing_on
@@ -25,7 +25,9 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     HUB_MIRROR,
     Network,
+    Say,
     State,
+    StateDict,
     digest_of,
     downloading,
     frozen,
@@ -35,68 +37,78 @@ from fidtool.features.network import (
     silent_logging,
     unreadable,
 )
-from fidtool.features.resize import Preparation
+from fidtool.features.resize import Framing, Preparation
 from fidtool.names import suggestion
 from fidtool.system.local_files import open_regular
 
+# The folder to which open_clip downloads weights that are not on the Hugging Face Hub.
 _CACHE = Path("~/.cache/clip").expanduser()
-"""The folder to which open_clip downloads weights that are not on the Hugging Face Hub."""
+# Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17
+# bits and a range up to 2.
 _FEATURE_STEP = 22
-"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about
-17 bits and a range up to 2.
-"""
+# The image tower's part of the names of a model's tensors.
+_IMAGE = "visual."
 
 
-def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False) -> State:
+def fetch(choice: NetworkChoice, say: Say, text: bool = False) -> State:
     """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip
     download them.
     """
+    _check_model(choice)
+    if choice.weights is None or not os.path.isfile(choice.weights):
+        return _download(choice, say, text)
+    try:
+        tensors = _read_openai(Path(choice.weights), choice)
+        if tensors is not None:
+            return State(_tower(tensors, text), choice.weights, "openai")
+        tensors = _model(choice.model, choice.weights).state_dict()
+    except InputError:
+        raise
+    except Exception as error:
+        raise unreadable(choice.weights, error) from None
+    return State(_tower(tensors, text), choice.weights)
+
+
+def _check_model(choice: NetworkChoice) -> None:
+    """Refuse a model whose configuration, text network or tokenizer open_clip would download."""
     import open_clip
 
-    name, weights = choice.model, choice.weights
-    # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would
-    # read or download.
-    config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
-    if config is None:
+    name = choice.model
+    known = open_clip.list_models()
+    if name not in known:
         raise choice.refused(
-            "extractor",
-            f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}",
+            "extractor", f"open_clip has no model {name!r}{suggestion(name, known)}"
         )
-    if "hf_model_name" in config["text_cfg"] or (
-        choice.protocol and "hf_tokenizer_name" in config["text_cfg"]
-    ):
+    text = open_clip.get_model_config(name)["text_cfg"]
+    if "hf_model_name" in text or (choice.protocol and "hf_tokenizer_name" in text):
         raise choice.refused(
             "extractor",
             f"clip:{name} would download a text network or a tokenizer of another project:",
             "choose a different model",
         )
-    if weights is not None and os.path.isfile(weights):
-        try:
-            tensors = _openai(Path(weights), choice)
-            if tensors is not None:
-                return State(_part(tensors, text), weights, "openai")
-            return State(_part(_model(name, weights).state_dict(), text), weights)
-        except InputError:
-            raise
-        except Exception as error:
-            raise unreadable(weights, error) from None
+
+
+def _download(choice: NetworkChoice, say: Say, text: bool) -> State:
+    import open_clip
+
+    name = choice.model
+    tag = choice.weights or "openai"
     tags = open_clip.list_pretrained_tags_by_model(name)
-    tag = weights or "openai"
     if tag not in tags:
-        listed = f" with one of {', '.join(tags)}, or a file" if tags else ""
-        raise choice.refused(
-            "weights",
-            f"there are no weights {tag!r} for clip:{name}:",
-            f"pass {choice.option('weights', None if tags else ...)}{listed}",
-        )
+        remedy = f"pass {choice.option('weights', ...)}"
+        if tags:
+            remedy = f"pass {choice.option('weights')} with one of {', '.join(tags)}, or a file"
+        raise choice.refused("weights", f"there are no weights {tag!r} for clip:{name}:", remedy)
     published = open_clip.get_pretrained_cfg(name, tag)
     url = published.get("url")
     hub = published.get("hf_hub")  # preferred by open_clip
-    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else url or f"open_clip's {tag}"
+    source = url or f"open_clip's {tag}"
+    if hub:
+        source = f"https://huggingface.co/{hub.rstrip('/')}"
     with downloading(choice, source, HUB_MIRROR, say):
         if url and not hub:
             kept_file(url, _CACHE)
-        return State(_part(_model(name, tag).state_dict(), text), tag, tag)
+        return State(_tower(_model(name, tag).state_dict(), text), tag, tag)
 
 
 def on_disk(choice: NetworkChoice) -> bool:
@@ -106,18 +118,14 @@ def on_disk(choice: NetworkChoice) -> bool:
     import open_clip
 
     published = open_clip.get_pretrained_cfg(choice.model, "openai")
-    if hub := published.get("hf_hub"):
-        from huggingface_hub import try_to_load_from_cache
+    repository = published.get("hf_hub", "").rstrip("/")
+    if not repository:
+        return Path(_CACHE, os.path.basename(published.get("url", ""))).is_file()
+    from huggingface_hub import try_to_load_from_cache
 
-        repository, _, file = hub.rpartition("/")
-        usual = [
-            "open_clip_model.safetensors",
-            "open_clip_pytorch_model.bin",
-        ]  # those that open_clip looks for
-        names = [file, f"{Path(file).stem}.safetensors"] if file else usual
-        return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
-    file = published.get("url", "").rpartition("/")[2]
-    return bool(file) and Path(_CACHE, file).is_file()
+    # Those that open_clip looks for.
+    names = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
 
 
 def build(choice: NetworkChoice, state: State) -> Network:
@@ -127,9 +135,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    preparation = Preparation(
-        "pillow-bicubic", "shorter edge" if choice.protocol else "largest square"
-    )
+    framing: Framing = "shorter edge" if choice.protocol else "largest square"
+    preparation = Preparation("pillow-bicubic", framing)
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
 
 
@@ -140,25 +147,22 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
     import open_clip
 
     trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}
-    if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get(
-        "quick_gelu", False
-    ):
+    quick = open_clip.get_model_config(name).get("quick_gelu", False)
+    if trained.get("quick_gelu", False) and not quick:
         raise InputError(
             f"the weights {entry} of {name} were trained with QuickGELU, which this model does "
             "not have:",
             f"use clip:{name}-quickgelu",
         )
-    if (
-        trained.get("interpolation", "bicubic") not in ("", "bicubic")
-        or trained.get("resize_mode", "") == "squash"
-    ):
+    bicubic = trained.get("interpolation", "bicubic") in ("", "bicubic")
+    if not bicubic or trained.get("resize_mode") == "squash":
         raise InputError(
             f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP"
         )
     return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
 
-def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None:
+def _read_openai(file: Path, choice: NetworkChoice) -> StateDict | None:
     """The tensors if this is a TorchScript file, which must be OpenAI's: loading one runs code in
     it.
     """
@@ -173,27 +177,25 @@ def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None
     address = open_clip.get_pretrained_cfg(choice.model, "openai").get("url", "")
     with open_regular(file) as handle:
         if f"/{sha256_of(handle)}/" not in address:
-            problem = (
-                f"the weights file {file} is a TorchScript program, which can run code, and not "
-                "OpenAI's file of"
-            )
             raise choice.refused(
                 "weights",
-                f"{problem} {choice.full}:",
+                f"the weights file {file} is a TorchScript program, which can run code, and not "
+                f"OpenAI's file of {choice.full}:",
                 "if you trust it, save its state_dict with torch.save and pass that file",
             )
     state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
-    facts = {"input_resolution", "context_length", "vocab_size"}
-    return {name: each.float() for name, each in state.items() if name not in facts}
+    for fact in ("input_resolution", "context_length", "vocab_size"):
+        state.pop(fact, None)
+    return {name: tensor.float() for name, tensor in state.items()}
 
 
-def _part(
-    tensors: Mapping[str, torch.Tensor], text: bool, image: str = "visual."
-) -> dict[str, torch.Tensor]:
+def _tower(tensors: Mapping[str, Tensor], text: bool) -> StateDict:
+    if text:
+        return {name: tensors[name] for name in tensors if not name.startswith(_IMAGE)}
     return {
-        name.removeprefix(image): each
-        for name, each in tensors.items()
-        if name.startswith(image) != text
+        name.removeprefix(_IMAGE): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_IMAGE)
     }
 
 
@@ -212,7 +214,7 @@ class _Unit(nn.Module):
         super().__init__()
         self.visual = visual
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return F.normalize(self.visual(x), dim=-1)
 
 
@@ -224,17 +226,16 @@ class TextTower:
     def __init__(self, choice: NetworkChoice, state: State, device: torch.device) -> None:
         import open_clip
 
-        self._tokenize, model, self._device = (
-            open_clip.get_tokenizer(choice.model),
-            _model(choice.model, None),
-            device,
-        )
+        self._device = device
+        self._tokenize = open_clip.get_tokenizer(choice.model)
+        self.length: int = self._tokenize.context_length
+        model = _model(choice.model, None)
         del model.visual
         load_strictly(model, state.tensors, choice, state.origin)
-        self._model, self.sha256 = frozen(model.to(device)), digest_of(model.state_dict())
-        self.length: int = self._tokenize.context_length
+        self.sha256 = digest_of(model.state_dict())
+        self._model: Any = frozen(model.to(device))
 
-    def __call__(self, texts: Sequence[str]) -> tuple[torch.Tensor, int]:
+    def __call__(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """Return unit vectors, float32 of shape (texts, dims), and how many texts have more than
         ``length`` tokens.
 
@@ -242,8 +243,8 @@ class TextTower:
         OpenAI's code.
         """
         tokens = self._tokenize([*texts]).to(self._device)
-        longer = self._tokenize([*texts], self.length + 1)[
-            :, -1
-        ].count_nonzero()  # shorter texts end with zeros
+        # Shorter texts end with zeros.
+        following = self._tokenize([*texts], self.length + 1)[:, -1]
         with torch.inference_mode(), computing_on(self._device):
-            return self._model.encode_text(tokens, normalize=True).cpu(), int(longer)  # type: ignore[operator]
+            vectors = self._model.encode_text(tokens, normalize=True)
+        return vectors.cpu(), int(following.count_nonzero())

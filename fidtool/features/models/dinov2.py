@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
+    Say,
     State,
+    StateDict,
     downloading,
     hub_folder,
     kept_file,
@@ -30,26 +32,29 @@ from fidtool.features.network import (
 from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
+# timm's names of the models.
 _ARCHITECTURES = {
     "vits14": "vit_small_patch14_dinov2",
     "vitb14": "vit_base_patch14_dinov2",
     "vitl14": "vit_large_patch14_dinov2",
     "vitg14": "vit_giant_patch14_dinov2",
 }
-"""timm's names of the models."""
+# SHA-256 of the published files.
 _HASHES = {
     "vits14": "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
     "vitb14": "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
     "vitl14": "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
     "vitg14": "baf8467e50af277596bbbafa06887c177ee899ab46033649c383577d7e9309d3",
 }
-"""SHA-256 of the published files."""
+_PUBLISHED = "https://dl.fbaipublicfiles.com/dinov2/dinov2_{0}/dinov2_{0}_pretrain.pth"
 _MIRROR = "FIDTOOL_DINOV2_URL to the address of a mirror"
-_SIZE, _PATCH = 224, 14
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_SIZE = 224
+_PATCH = 14
+_MEAN = (0.485, 0.456, 0.406)
+_STD = (0.229, 0.224, 0.225)
 
 
-def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
     name = choice.model
     if name not in _ARCHITECTURES:
@@ -57,8 +62,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         raise choice.refused("extractor", f"there is no dinov2:{name}; there are {listed}")
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
-    published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
-    source = os.environ.get("FIDTOOL_DINOV2_URL") or published
+    source = os.environ.get("FIDTOOL_DINOV2_URL") or _PUBLISHED.format(name)
     with downloading(choice, source, _MIRROR, say):
         file = kept_file(source, hub_folder(), _HASHES[name])
     return State(read_tensors(file), source)
@@ -71,20 +75,20 @@ def build(choice: NetworkChoice, state: State) -> Network:
     module = timm.create_model(
         _ARCHITECTURES[choice.model], pretrained=False, img_size=_SIZE, num_classes=0
     )
-    tensors = {
+    tensors: StateDict = {}
+    for key, value in state.tensors.items():
+        if key == "pos_embed":
+            value = position_embedding(value, _SIZE // _PATCH)
         # Only the SwiGLU layers of vitg14 have different names in timm.
-        key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): value
-        for key, value in state.tensors.items()
-        if key != "mask_token"
-    }
-    if "pos_embed" in tensors:
-        tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
+        key = key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
+        if key != "mask_token":
+            tensors[key] = value
     load_strictly(module, tensors, choice, state.origin)
     preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
     return Network(module, _SIZE, _MEAN, _STD, preparation=preparation)
 
 
-def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:
+def position_embedding(table: Tensor, side: int) -> Tensor:
     """Return the learned positions of the class token and of ``side`` x ``side`` patches, shape (1,
     1 + side ** 2, D).
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import index
 from os.path import basename
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fidtool.errors import InputError, MetricSetting, SettingName, SettingPart, brief, option
 from fidtool.features.protocol import (
@@ -22,9 +20,6 @@ from fidtool.features.protocol import (
 )
 from fidtool.names import closest, folded, unknown
 from fidtool.system.user_code import is_code_spec
-
-if TYPE_CHECKING:
-    from fidtool.features.network import Network
 
 
 class ModelFamily(NamedTuple):
@@ -41,6 +36,10 @@ class ModelFamily(NamedTuple):
     example: str = "resnet50"
 
 
+# To add a family, add a line here and a module of that name to this package with two functions.
+# ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and returns a
+# `fidtool.features.network.State`. ``build(choice, state)``, called on every rank, returns the
+# `fidtool.Network`.
 MODEL_FAMILIES = {
     "timm": ModelFamily("timm:NAME[:POOL]", "", "timm", "timm"),
     "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", "timm", "timm"),
@@ -48,11 +47,7 @@ MODEL_FAMILIES = {
     "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu", "open_clip", "clip"),
     "fdr": ModelFamily("fdr:NAME", "", "timm", "timm", "convnext"),
 }
-"""The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a
-module of that name to this package with two functions. ``fetch(choice, say)``, called on rank zero,
-reads or downloads the weights and returns a `fidtool.features.network.State`. ``build(choice,
-state)``, called on every rank, returns the `fidtool.Network` and its name for the fingerprint.
-"""
+"""The families, by the part of ``--extractor`` before the colon."""
 SHORT_NAMES = {
     # timm averages the patches of DINOv3; its authors' model returns the class token.
     "dinov3": "timm:vit_large_patch16_dinov3.lvd1689m:token",
@@ -65,12 +60,12 @@ NAMED_EXTRACTORS = ", ".join(
     ["inception", *(family.usage for family in MODEL_FAMILIES.values()), *SHORT_NAMES]
 )
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
-_REMOVED_FAMILY = "torchvision"
-"""A family of earlier versions, which results and statistics files can name."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
-EXPORTED = (".pt2",)
-TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
+EXPORTED = ".pt2"
+"""The file name extension of programs written by torch.export.save."""
+# A family of earlier versions, which results and statistics files can name.
+_REMOVED_FAMILY = "torchvision"
 
 
 def is_published(extractor: str) -> bool:
@@ -78,17 +73,16 @@ def is_published(extractor: str) -> bool:
     earlier versions.
     """
     # Not a path, the code of a module of that name, or an address on a hub.
-    return (
-        re.fullmatch(rf"({'|'.join([*MODEL_FAMILIES, _REMOVED_FAMILY])}):[\w.:-]+", extractor)
-        is not None
-    )
+    family, _, model = extractor.partition(":")
+    known = family in MODEL_FAMILIES or family == _REMOVED_FAMILY
+    return known and re.fullmatch(r"[\w.:-]+", model) is not None
 
 
 def is_program(extractor: str) -> bool:
     """Whether ``extractor`` has the file name extension of an exported program or a TorchScript
     program.
     """
-    return extractor.endswith((*EXPORTED, *TORCHSCRIPT))
+    return extractor.endswith((EXPORTED, ".pt", ".pth", ".ts", ".jit"))
 
 
 IN_VALUE = {
@@ -101,7 +95,10 @@ IN_VALUE = {
 """Settings of a network in its own value, ``dinov2@weights=FILE,step=12``, and their names in a
 `NetworkChoice`.
 """
-_SETTING = rf"(?=(?:{'|'.join(IN_VALUE)})=)"
+# Each network of a value begins after a comma, and each of its settings after an @ or a comma.
+_SETTING = rf"(?:{'|'.join(IN_VALUE)})="
+_BETWEEN_NETWORKS = re.compile(rf",(?!{_SETTING})")
+_BEFORE_SETTING = re.compile(rf"[@,](?={_SETTING})")
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,8 @@ class NetworkChoice:
         input_size: side of the square input in pixels, for a program that does not state it.
         protocol: how images are resized; None selects the network's default.
         dims: feature dimensions, which select a layer of Inception; None selects 2048.
-        given: the network itself, which a program passed; None on the ranks that got the choice
-            from another one.
+        given: the `fidtool.Network` itself, which a program passed; None on the ranks that got the
+            choice from another one. Its class, which needs torch, is not imported here.
         subject: owner of the network, for messages; empty for the run's only or first network.
         setting: name of the setting whose value selects it, for messages; empty if it cannot be
             set.
@@ -127,18 +124,21 @@ class NetworkChoice:
     feature_step: int | None = None
     protocol: str | None = None
     dims: int | None = None
-    given: Network | None = field(default=None, compare=False, repr=False)
+    given: object = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
     setting: str | MetricSetting = field(default="extractor", compare=False)
     apart: bool = field(default=True, compare=False)
 
     def __str__(self) -> str:
         """Return the value of ``--extractor`` that selects the network with its settings."""
-        values = {short: getattr(self, name) for short, name in IN_VALUE.items()}
-        settings = ",".join(
-            f"{short}={value}" for short, value in values.items() if value is not None
-        )
-        return f"{self.extractor}@{settings}" if settings else self.extractor
+        settings = [
+            f"{short}={getattr(self, name)}"
+            for short, name in IN_VALUE.items()
+            if getattr(self, name) is not None
+        ]
+        if not settings:
+            return self.extractor
+        return f"{self.extractor}@{','.join(settings)}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}  # each rank has its own
@@ -146,9 +146,10 @@ class NetworkChoice:
     @property
     def full(self) -> str:
         """The extractor, of a published network with its family and its model."""
-        usual = SHORT_NAMES.get(self.extractor, self.extractor)
-        family = MODEL_FAMILIES.get(usual)
-        return f"{usual}:{family.default}" if family else usual
+        extractor = SHORT_NAMES.get(self.extractor, self.extractor)
+        if extractor in MODEL_FAMILIES:
+            return f"{extractor}:{MODEL_FAMILIES[extractor].default}"
+        return extractor
 
     @property
     def family(self) -> str:
@@ -212,13 +213,16 @@ class NetworkChoice:
         set.
         """
         name = self.named(setting)
+        unknown_value = value in (None, ...)
         if not name:
-            return f"its {setting}" if value in (None, ...) else f"{value}"
+            return f"its {setting}" if unknown_value else f"{value}"
         if self.apart or setting == "extractor":
             return option(name, value)
-        changed: dict[str, Any] = {setting: "..." if value in (None, ...) else value}
-        others = "...," if self.subject and name == "extractor" and value is ... else ""
-        return option(name, f"{others}{replace(self, **changed)}")
+        changed: dict[str, Any] = {setting: "..." if unknown_value else value}
+        whole = f"{replace(self, **changed)}"
+        if value is ... and name == "extractor" and self.subject:
+            whole = f"...,{whole}"  # the other networks
+        return option(name, whole)
 
 
 def networks_of(value: object) -> list[NetworkChoice]:
@@ -234,60 +238,60 @@ def networks_of(value: object) -> list[NetworkChoice]:
             setting.
     """
     if isinstance(value, str):
-        parts = (
-            re.split(f"[@,]{_SETTING}", each.strip())
-            for each in re.split(rf",(?!{_SETTING})", value)
-        )
-        return [
-            _of_table({"name": name, **dict(each.split("=", 1) for each in pairs)})
-            for name, *pairs in parts
-        ]
+        return [_parse(text.strip()) for text in _BETWEEN_NETWORKS.split(value)]
     if isinstance(value, Mapping):
-        return [_of_table(value)]
+        return [_from_table(value)]
     if isinstance(value, NetworkChoice):
-        return [_of_value(value)]
-    if hasattr(value, "module") and hasattr(
-        value, "input_size"
-    ):  # a Network, whose class needs torch
+        return [_complete(value)]
+    # A fidtool.Network, whose class needs torch.
+    if hasattr(value, "module") and hasattr(value, "input_size"):
         kind = type(value.module)
-        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
-    if not isinstance(value, (list, tuple)) or not value:
-        shown = (
-            brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
-        )
-        raise InputError(
-            f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not "
-            f"{shown}",
-            setting="extractor",
-        )
-    return [network for each in value for network in networks_of(each)]
+        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]
+    if isinstance(value, (list, tuple)) and value:
+        return [network for item in value for network in networks_of(item)]
+    raise InputError(
+        f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not "
+        f"{brief(value)}",
+        setting="extractor",
+    )
 
 
-def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
-    found: dict[str, Any] = {"extractor": ""}
-    for name, value in table.items():
-        if name not in ("name", *IN_VALUE):
+def _parse(text: str) -> NetworkChoice:
+    name, *settings = _BEFORE_SETTING.split(text)
+    return _from_table({"name": name, **dict(setting.split("=", 1) for setting in settings)})
+
+
+def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
+    stated = dict(table)
+    extractor = str(stated.pop("name", ""))
+    settings: dict[str, Any] = {}
+    for name, value in stated.items():
+        if name not in IN_VALUE:
             raise _refused(f"{name}={value} is none of name, {', '.join(IN_VALUE)}")
-        converted: str | int = f"{value}"
-        if name in ("size", "step", "dims"):
-            try:
-                converted = int(value) if isinstance(value, str) else index(value)
-            except (TypeError, ValueError):
-                raise _refused(f"{name}={value} must be an integer") from None
-        found[IN_VALUE.get(name, "extractor")] = converted
-    if unknown_setting := re.search(r"@(\w+)=", found["extractor"]):
-        raise _refused(
-            f"{unknown_setting[1]!r} in {found['extractor']} is none of {', '.join(IN_VALUE)}"
-        )
-    found["extractor"] = usual_spelling(found["extractor"])
-    return _of_value(NetworkChoice(**found))
+        convert = int if name in ("size", "step", "dims") else str
+        try:
+            settings[IN_VALUE[name]] = convert(str(value))
+        except ValueError:
+            raise _refused(f"{name}={value} must be an integer") from None
+    if unknown_setting := re.search(r"@(\w+)=", extractor):
+        raise _refused(f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(IN_VALUE)}")
+    return _complete(NetworkChoice(_usual_spelling(extractor), **settings))
 
 
 def _refused(problem: str) -> InputError:
     return InputError(f"{option('extractor')}: {problem}", setting="extractor")
 
 
-def _of_value(choice: NetworkChoice) -> NetworkChoice:
+def _usual_spelling(extractor: str) -> str:
+    """Return ``inception``, a short name, or the name of a family in its usual case."""
+    name, colon, model = extractor.partition(":")
+    usual = folded(name)
+    if usual in MODEL_FAMILIES or usual in SHORT_NAMES or folded(extractor) == "inception":
+        return f"{usual}{colon}{model}"
+    return extractor
+
+
+def _complete(choice: NetworkChoice) -> NetworkChoice:
     """Return a network that can have its settings, which messages name as a part of the value of
     ``extractor``.
     """
@@ -306,13 +310,13 @@ def further_networks(
     Raises:
         InputError: if two are the same, or both are Inception.
     """
-    found = dict[str, NetworkChoice]()
-    extractors = Counter(choice.extractor for choice in (first, *others))
+    extractors = [choice.extractor for choice in (first, *others)]
     taken = {FEATURES, SPATIAL, EMBEDDING, layer_name("inception"), layer_name(first.extractor)}
+    networks: dict[str, NetworkChoice] = {}
     for choice in others:
-        name = choice.extractor if extractors[choice.extractor] == 1 else str(choice)
+        name = choice.extractor if extractors.count(choice.extractor) == 1 else str(choice)
         if choice.given is not None and layer_name(name) in taken:  # two modules of one class
-            name = f"{name} {len(found) + 2}"
+            name = f"{name} {len(networks) + 2}"
         layer = layer_name(name)
         if layer in taken:
             raise InputError(
@@ -322,8 +326,8 @@ def further_networks(
                 setting="extractor",
             )
         taken.add(layer)
-        found[layer] = replace(choice, subject=name)
-    return found
+        networks[layer] = replace(choice, subject=name)
+    return networks
 
 
 def layers_in(
@@ -336,20 +340,19 @@ def layers_in(
             network.
         networks: the run's networks, by layer.
     """
-    found = dict[str, str]()
+    layers: dict[str, str] = {}
     for layer, choice in networks.items():
-        names = sorted(
-            definitions, key=lambda name: name != layer
-        )  # the same layer if others fit as well
-        best = max(names, key=lambda name: _likeness(choice, name, definitions[name]), default="")
-        if best and _likeness(choice, best, definitions[best]):
-            found[layer] = best
-    taken = {*found.values()}
-    return found | {
-        name: name
-        for name in definitions
-        if name not in found and (name not in taken or name == FEATURES)
-    }
+        likeness = {
+            name: _likeness(choice, name, definition) for name, definition in definitions.items()
+        }
+        # The same layer if others fit as well.
+        best = max(likeness, key=lambda name: (likeness[name], name == layer), default="")
+        if likeness.get(best):
+            layers[layer] = best
+    for name in definitions:
+        if name == FEATURES or name not in layers.values():
+            layers.setdefault(name, name)
+    return layers
 
 
 def _likeness(choice: NetworkChoice, name: str, definition: Definition | None) -> int:
@@ -383,70 +386,62 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
         return protocol_named(name).name
     own = OWN_PROTOCOLS.get(choice.family, {})
     if folded(name) not in own:
-        raise no_protocol(choice, name, asked, f" ({' or '.join(own)})" if own else "")
+        raise no_protocol(choice, name, f" ({' or '.join(own)})" if own else "", asked)
     return folded(name)
 
 
 def no_protocol(
-    choice: NetworkChoice, protocol: str, asked: str = "protocol", how: str = ""
+    choice: NetworkChoice, protocol: str, transform: str, asked: str = "protocol"
 ) -> InputError:
     """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its
     own way.
     """
-    named, remedy, setting = choice.extractor, f"omit protocol={protocol}", choice.setting
+    network = choice.extractor
+    setting: SettingName = choice.setting
+    unwanted = f"protocol={protocol}"
     if choice.apart:
-        named, remedy, setting = (
-            choice.option("extractor", choice.extractor),
-            f"omit {option(asked)}",
-            asked,
-        )
-    problem = (
-        f"cannot be combined with {named}, which prepares the images with its own transform{how}:"
+        network = choice.option("extractor", network)
+        setting = asked
+        unwanted = option(asked)
+    return InputError(
+        f"{choice.option('protocol', protocol)} cannot be combined with {network}, which prepares "
+        f"the images with its own transform{transform}:",
+        f"omit {unwanted}",
+        setting=setting,
     )
-    return InputError(f"{choice.option('protocol', protocol)} {problem}", remedy, setting=setting)
-
-
-def usual_spelling(extractor: str) -> str:
-    """Return the extractor with ``inception``, a short name, or the name of a family, in its usual
-    case.
-    """
-    kind, colon, model = extractor.partition(":")
-    usual = folded(kind)
-    known = usual in (*MODEL_FAMILIES, *SHORT_NAMES) or (usual == "inception" and not colon)
-    return f"{usual}{colon}{model}" if known else extractor
 
 
 def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor
     inception = extractor == "inception"
-    if not (inception or choice.given):
+    if not inception and choice.given is None:
         _check_name(choice)
     fixed = "is fixed for Inception, so that its values are comparable; it is for other extractors"
-    size_known = (
-        fixed if inception else f"is for exported programs; the input size of {extractor} is known"
-    )
-    for setting, fits, problem in (
-        (
-            "dims",
-            inception,
-            "selects a layer of Inception; a custom network's output decides its dimensions",
-        ),
-        ("input_size", is_program(extractor), size_known),
-        ("feature_step", not inception, fixed),
-        (
-            "weights",
-            inception or choice.published,
-            "is for Inception and published networks; a custom network comes with its weights",
-        ),
-    ):
-        if getattr(choice, setting) is not None and not fits:
+    allowed = {
+        "dims": inception,
+        "input_size": is_program(extractor),
+        "feature_step": not inception,
+        "weights": inception or choice.published,
+    }
+    problems = {
+        "dims": "selects a layer of Inception; a custom network's output decides its dimensions",
+        "input_size": fixed
+        if inception
+        else f"is for exported programs; the input size of {extractor} is known",
+        "feature_step": fixed,
+        "weights": "is for Inception and published networks; a custom network comes with its "
+        "weights",
+    }
+    for setting, problem in problems.items():
+        if getattr(choice, setting) is not None and not allowed[setting]:
             raise choice.refused(setting, f"{choice.option(setting)} {problem}")
 
 
 def _check_name(choice: NetworkChoice) -> None:
     extractor = choice.extractor
-    family, named = choice.published, choice.option("extractor", extractor)
+    family = choice.published
+    named = choice.option("extractor", extractor)
     if folded(choice.family) == _REMOVED_FAMILY:
         raise choice.refused(
             "extractor",

@@ -13,15 +13,14 @@ close to it. Its statistics of ImageNet are of images that ADM's crop made 256 x
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.timm import fetched
-from fidtool.features.network import Network, State, load_strictly
+from fidtool.features.models.timm import fetch_weights
+from fidtool.features.network import Network, Say, State, load_strictly
 from fidtool.features.resize import Preparation
 
 
@@ -33,6 +32,8 @@ class _Model(NamedTuple):
     step: int = 16
 
 
+# The range of the features, 128 and for ConvNeXt 512, is an estimate: their largest values were not
+# measured.
 _MODELS = {
     "convnext": _Model("convnextv2_base.fcmae_ft_in22k_in1k", 224, 14),
     "dinov2": _Model("vit_large_patch14_dinov2.lvd142m", 256),
@@ -40,39 +41,38 @@ _MODELS = {
     "siglip": _Model("vit_so400m_patch16_siglip_256.v2_webli", 224),
     "clip": _Model("vit_large_patch14_clip_224.openai", 256),
 }
-"""The range of the features, 128 and for ConvNeXt 512, is an estimate: their largest values were
-not measured.
-"""
 
 
-def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     if choice.model not in _MODELS:
         raise choice.refused(
             "extractor", f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}"
         )
-    return fetched(choice, say, _creates(choice.model))
+    return fetch_weights(choice, say, _creator(choice.model))
 
 
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are those of the whole image."""
     from timm.data import resolve_model_data_config
 
-    _, side, step = _MODELS[choice.model]
-    module = _creates(choice.model)(pretrained=False)
+    model = _MODELS[choice.model]
+    module = _creator(choice.model)(pretrained=False)
     load_strictly(module, state.tensors, choice, state.origin)
     config = resolve_model_data_config(module)
     if choice.model == "convnext":
         module.head = nn.Identity()  # fidtool averages the map
     preparation = Preparation("bicubic-antialias-unclamped")
-    return Network(module, side, config["mean"], config["std"], step, preparation)
+    return Network(module, model.side, config["mean"], config["std"], model.step, preparation)
 
 
-def _creates(model: str) -> partial[Any]:
+def _creator(model: str) -> partial[Any]:
     """timm's function that creates the model, whose table of positions is resampled for each size
     of input.
     """
     import timm
 
-    any_size = {} if model == "convnext" else {"dynamic_img_size": True, "dynamic_img_pad": True}
-    return partial(timm.create_model, _MODELS[model].name, num_classes=0, **any_size)
+    create = partial(timm.create_model, _MODELS[model].name, num_classes=0)
+    if model == "convnext":  # takes any size
+        return create
+    return partial(create, dynamic_img_size=True, dynamic_img_pad=True)

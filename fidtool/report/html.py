@@ -17,9 +17,9 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, FidtoolError, Spelling, as_argument, option, rendered
+from fidtool.errors import SEVERITIES, Spelling, as_argument, message_of, option, rendered
 from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
-from fidtool.reading.decode import DecodeError, DecodeOptions, decode
+from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.loader import ImageLookup
 from fidtool.report.charts import described, page_charts, title_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
@@ -27,7 +27,7 @@ from fidtool.report.text import class_summaries, differences_shown, heldout_line
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.values import Value
-from fidtool.sources.contents import ContentError, Read, ValueRange
+from fidtool.sources.contents import Read, ValueRange
 from fidtool.sources.crops import Crop
 
 # Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one
@@ -204,9 +204,8 @@ def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = N
         image.save(buffer, kind, optimize=True, quality=85)
     except FileNotFoundError:
         return Thumbnail(problem="not found")
-    except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
-        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Thumbnail(problem=problem)
+    except Exception as error:
+        return Thumbnail(problem=getattr(error, "strerror", None) or message_of(error))
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 

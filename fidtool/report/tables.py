@@ -154,6 +154,10 @@ class _Cell:
     bar: Interval | None = None
 
 
+Differences = Mapping[frozenset[str], Interval]
+"""Differences of two FAKEs, by their paths."""
+
+
 def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:
     """Return the columns of all values, and those of bias-corrected distances if any FAKE has them.
 
@@ -163,53 +167,44 @@ def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[C
     values = _by_column(evaluation)
     features = common_features(evaluation)
     networks = sum(value.number.error_bars for value in values.values())
-    columns = list[Column]()
-    corrected = list[Column]()
+    columns = []
+    corrected = []
     for kind, value in values.items():
-        cells = [_cell_of(result, kind) for result in evaluation.results]
-        column = Column(value.base, [cell.text for cell in cells], value.number.better)
+        better = value.number.better
+        cells = [_cell_of(result, kind, kind in doubted) for result in evaluation.results]
+        differences = {
+            frozenset((pair.first, pair.second)): pair.interval
+            for pair in evaluation.differences
+            if pair.key == value.key
+        }
+        column = _column_of(cells, value.base, better, differences)
         if value.number.error_bars or value.qualifier != features:
             column.title = value.short_title
         if any(value.spread in result.metrics for result in evaluation.results):
             column.spread = value.number.spread_kind
         columns.append(column)
-        estimates = [_corrected(cell) for cell in cells]
-        # Of one network, the column of the distance says of which features.
-        base = value.base if networks == 1 else value.short_title
-        estimate = Column(
-            f"bias-corrected {base}",
-            [cell.text for cell in estimates],
-            value.number.better,
-            spread="s.e.",
-            is_corrected=True,
-        )
-        intervals = [cell.bar.texts()[2] if cell.bar else "-" for cell in cells]
         if any(cell.bar for cell in cells):
-            corrected += [estimate, Column("95 % interval", intervals)]
-        if kind not in doubted:
-            differences = {
-                frozenset((pair.first, pair.second)): pair.interval
-                for pair in evaluation.differences
-                if pair.key == value.key
-            }
-            _mark_best(column, cells, differences)
-            _mark_best(estimate, estimates, differences)
+            # Of one network, the column of the distance says of which features.
+            base = value.base if networks == 1 else value.short_title
+            estimates = [_estimate_of(cell) for cell in cells]
+            column = _column_of(estimates, f"bias-corrected {base}", better, differences)
+            column.spread = "s.e."
+            column.is_corrected = True
+            intervals = [cell.bar.texts()[2] if cell.bar else "-" for cell in cells]
+            corrected += [column, Column("95 % interval", intervals)]
     return [*columns, *corrected]
 
 
-def _cell_of(result: Comparison, kind: Kind) -> _Cell:
+def _cell_of(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
     value = _by_column(result).get(kind)
     if value is None:
         return _Cell()
-    return _Cell(
-        text=rounded(value, result),
-        number=None if is_real(result) else result.metrics[value.key],
-        fake=result.fake.name,
-        bar=result.corrected_of(value),
-    )
+    number = None if doubted or is_real(result) else result.metrics[value.key]
+    bar = result.corrected_of(value)
+    return _Cell(rounded(value, result), number=number, fake=result.fake.name, bar=bar)
 
 
-def _corrected(cell: _Cell) -> _Cell:
+def _estimate_of(cell: _Cell) -> _Cell:
     """Return the cell of the bias-corrected estimate."""
     if cell.bar is None:
         return _Cell()
@@ -218,31 +213,27 @@ def _corrected(cell: _Cell) -> _Cell:
     return replace(cell, text=f"{estimate} ± {error}", number=number)
 
 
-def _mark_best(
-    column: Column, cells: Sequence[_Cell], differences: Mapping[frozenset[str], Interval]
-) -> None:
-    """Mark the best values, those with the same text, and those not distinguished from them; none
-    if that is all of them, or if neither lower nor higher is better.
-
-    Args:
-        differences: those of two FAKEs, by their paths.
+def _column_of(cells: Sequence[_Cell], title: str, better: str, differences: Differences) -> Column:
+    """Return a column whose best values are marked, those with the same text, and those not
+    distinguished from them; none if that is all of them, or if neither lower nor higher is better.
     """
-    rated = {place: cell for place, cell in enumerate(cells) if cell.number is not None}
-    numbers = [cell.number for cell in rated.values() if cell.number is not None]
-    best = (min if column.better == "lower" else max)(numbers, default=None)
-    leading = [cell for cell in rated.values() if cell.number == best]
+    column = Column(title, [cell.text for cell in cells], better)
+    numbers = {place: cell.number for place, cell in enumerate(cells) if cell.number is not None}
+    best = (min if better == "lower" else max)(numbers.values(), default=None)
+    leading = [cells[place] for place, number in numbers.items() if number == best]
     texts = {cell.text for cell in leading}
-    alike = {place for place, cell in rated.items() if cell.text in texts}
+    alike = {place for place in numbers if cells[place].text in texts}
     tied = set()
-    for place, cell in rated.items():
-        if any(_is_tied(cell, leader, differences) for leader in leading):
+    for place in numbers:
+        if any(_is_tied(cells[place], leader, differences) for leader in leading):
             tied.add(place)
-    if column.better and len(alike | tied) < len(rated):
+    if better and len(alike | tied) < len(numbers):
         column.best = alike | tied
         column.is_tied = not tied <= alike
+    return column
 
 
-def _is_tied(cell: _Cell, leader: _Cell, differences: Mapping[frozenset[str], Interval]) -> bool:
+def _is_tied(cell: _Cell, leader: _Cell, differences: Differences) -> bool:
     """Whether two distances cannot be distinguished; those of several files are independent."""
     if cell.bar is None or leader.bar is None:
         return False
@@ -407,9 +398,10 @@ def _bases(saved: Saved) -> list[str]:
     for evaluation in saved.values():
         for value in evaluation.values:
             bases.setdefault(evaluation.basis(value), {})[value.short_title] = None
-    if len(bases) == 1:
-        return [f"Features: {basis}." for basis in bases]
-    return [f"{', '.join(titles)}: {basis}." for basis, titles in bases.items()]
+    return [
+        f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}."
+        for basis, titles in bases.items()
+    ]
 
 
 def joined(saved: Saved) -> Evaluation:
@@ -417,18 +409,18 @@ def joined(saved: Saved) -> Evaluation:
     of is unknown.
     """
     results = tuple(result for each in saved.values() for result in each.results)
-    bars = Counter[tuple[str, str]]()
-    for result in results:
-        bars.update(
-            (key, result.fake.name) for key, bar in result.uncertainties.items() if bar.corrected
-        )
+    bars = Counter(
+        (key, result.fake.name)
+        for result in results
+        for key, bar in result.uncertainties.items()
+        if bar.corrected
+    )
     differences = []
     for each in saved.values():
         for pair in each.differences:
             if bars[pair.key, pair.first] == bars[pair.key, pair.second] == 1:
                 differences.append(pair)
-    first = next(iter(saved.values()))
-    return replace(first, results=results, differences=tuple(differences))
+    return replace(next(iter(saved.values())), results=results, differences=tuple(differences))
 
 
 def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
@@ -541,8 +533,8 @@ def _text_lines(table: Table) -> list[str]:
         cells = [legible(text) for text in (column.heading, *column.values)]
         if column.best:
             legend = ["* best of its column"]
-            marks = ["*" if row in column.best else " " for row in range(-1, len(column.values))]
-            cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
+            for row, cell in enumerate(cells):
+                cells[row] = f"{cell}*" if row - 1 in column.best else f"{cell} "
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
@@ -658,13 +650,10 @@ def image_lines(evaluation: Evaluation) -> list[str]:
         if images is None:
             continue
         for place in sorted(range(len(images.files)), key=images.files.__getitem__):
-            row: dict[str, Any] = {}
-            if images.partners:
-                row["real"] = redacted(images.partners[place])
+            row = {"real": redacted(images.partners[place])} if images.partners else {}
             row["fake"] = redacted(images.files[place])
-            for key, values in images.values.items():
-                row[key] = float(values[place])
-            rows.append(row)
+            numbers = {key: float(values[place]) for key, values in images.values.items()}
+            rows.append(row | numbers)
     return _as_csv(rows)
 
 

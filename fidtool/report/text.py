@@ -211,11 +211,8 @@ def differences_shown(
     for value in evaluation.values:
         pairs = [pair for pair in evaluation.differences if pair.key == value.key]
         if len(pairs) > most:
-            estimates = {}
-            for result in evaluation.results:
-                bar = result.corrected_of(value)
-                if bar is not None:
-                    estimates[result.fake.name] = bar.value
+            bars = {result.fake.name: result.corrected_of(value) for result in evaluation.results}
+            estimates = {fake: bar.value for fake, bar in bars.items() if bar is not None}
             best = min(estimates, key=estimates.__getitem__, default=None)
             pairs = [pair for pair in pairs if best in (pair.first, pair.second)]
         shown += pairs

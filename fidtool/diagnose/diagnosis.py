@@ -127,14 +127,14 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Re
 
     `set_warnings` has those of skipped files.
     """
-    left_out = {UNREADABLE}
-    if not has_unnatural_copies(own.duplicates):
-        left_out.add(COPIES)
+    is_natural = not has_unnatural_copies(own.duplicates)
     warnings = []
     for finding in findings:
-        is_of_fake = finding.code == COPIES and finding.set == "fake"
-        if finding.severity != "low" and (finding.code not in left_out or is_of_fake):
-            warnings.append(ResultWarning(own.path, finding.message, finding.severity))
+        if finding.severity == "low" or finding.code == UNREADABLE:
+            continue
+        if finding.code == COPIES and finding.set != "fake" and is_natural:
+            continue
+        warnings.append(ResultWarning(own.path, finding.message, finding.severity))
     if not own.duplicates.complete:
         text = (
             "only exact duplicates were searched for: the set has too many images to search for "
@@ -353,12 +353,12 @@ class Checkup:
         """All findings, each with the path of the set it is about. Those about REAL alone come
         last.
         """
-        found = [(self.images.path, finding) for finding in self.images.findings]
+        findings = [(self.images.path, finding) for finding in self.images.findings]
         if self.against is not None:
             pair = f"{self.images.path} against {self.against.path}"
-            found += [(pair, finding) for finding in self.between]
-            found += [(self.against.path, finding) for finding in self.against.findings]
-        return found
+            findings += [(pair, finding) for finding in self.between]
+            findings += [(self.against.path, finding) for finding in self.against.findings]
+        return findings
 
     @property
     def exit_code(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,7 +222,7 @@ def _side_ratio(real: Measures, fake: Measures) -> float:
     return max(real.side, fake.side) / min(real.side, fake.side)
 
 
-def _medians(real: NDArray[np.generic], fake: NDArray[np.generic]) -> tuple[float, float]:
+def _medians(real: NDArray[Any], fake: NDArray[Any]) -> tuple[float, float]:
     return float(np.median(real)), float(np.median(fake))
 
 

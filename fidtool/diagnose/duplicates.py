@@ -83,7 +83,7 @@ def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
 
 def _firsts(values: NDArray[np.generic]) -> Groups:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    return first[inverse]
+    return np.asarray(first[inverse])
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
@@ -135,7 +135,7 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
     """
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
-    return np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
+    return np.asarray(np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY))
 
 
 def _connected(pairs: Groups, count: int) -> Groups:

@@ -17,7 +17,7 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, Spelling, as_argument, message_of, option, rendered
+from fidtool.errors import SEVERITIES, Spelling, as_argument, option, rendered
 from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.loader import ImageLookup
@@ -205,7 +205,8 @@ def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = N
     except FileNotFoundError:
         return Thumbnail(problem="not found")
     except Exception as error:
-        return Thumbnail(problem=getattr(error, "strerror", None) or message_of(error))
+        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Thumbnail(problem=problem)
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 

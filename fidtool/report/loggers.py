@@ -116,8 +116,8 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
         return [("", [(step, values[0])])]
     swept = None if step is not None else numbers_of(paths)
     if swept is not None and all(number.is_integer() for number in swept[0]):
-        steps = map(int, swept[0])
-        return [("", sorted(zip(steps, values, strict=True), key=lambda row: row[0]))]
+        by_step = dict(zip(map(int, swept[0]), values, strict=True))
+        return [("", sorted(by_step.items()))]
     # Without separators, because TensorBoard's runs are folders.
     names = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(paths)]
     if len({*names}) < len(names):  # a/b and a-b

@@ -36,6 +36,8 @@ Kind = tuple[str, str, str]
 """What identifies a column, see `Value.column`."""
 Saved = Mapping[str, Evaluation]
 """Evaluations by the names of their files; that of a run which is not saved is empty."""
+Differences = Mapping[frozenset[str], Interval]
+"""Differences of one distance, by the paths of two FAKEs."""
 # Maximum number of classes that are printed; the JSON has all.
 _MOST_CLASSES = 20
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
@@ -152,10 +154,6 @@ class _Cell:
     number: float | None = None
     fake: str = ""
     bar: Interval | None = None
-
-
-Differences = Mapping[frozenset[str], Interval]
-"""Differences of two FAKEs, by their paths."""
 
 
 def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:

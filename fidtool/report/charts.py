@@ -172,18 +172,10 @@ def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list
     """Return the places of the bias-corrected estimates, the estimates, and how far their intervals
     reach below and above them.
     """
-    places = []
-    estimates = []
-    below = []
-    above = []
-    for point in points:
-        bar = point.corrected
-        if bar is not None:
-            places.append(point.x)
-            estimates.append(bar.value)
-            below.append(bar.value - bar.low)
-            above.append(bar.high - bar.value)
-    return places, estimates, [below, above]
+    bars = {point.x: point.corrected for point in points if point.corrected}
+    below = [bar.value - bar.low for bar in bars.values()]
+    above = [bar.high - bar.value for bar in bars.values()]
+    return list(bars), [bar.value for bar in bars.values()], [below, above]
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:

@@ -4,7 +4,8 @@ they cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,6 @@ from fidtool.diagnose.duplicates import (
     find_duplicates,
     has_notable_copies,
     has_unnatural_copies,
-    lossless_texts,
     shared_copies_of,
     shared_finding,
 )
@@ -36,7 +36,7 @@ from fidtool.diagnose.findings import (
 )
 from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
-from fidtool.errors import ResultWarning, option, without_secrets
+from fidtool.errors import ResultWarning, Severity, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.names import counted, or_none
 from fidtool.reading.records import ImageRecords
@@ -47,8 +47,8 @@ from fidtool.system.json_fields import NOT_IN_JSON, Share, fields_of
 
 CHECKUP_SCHEMA = 1
 """Version of the JSON format of a `Checkup`."""
+# Maximum number of formats, modes or sizes in a summary.
 _KINDS = 3
-"""Maximum number of formats, modes or sizes in a summary."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Fi
     if other is None:
         return own.findings
     usual = {finding.code: finding.count / len(other.pictures) for finding in other.findings}
-    return [
-        finding
-        for finding in own.findings
-        if finding.code in ALWAYS_UNUSUAL
-        or finding.count / len(own.pictures) > 2.0 * usual.get(finding.code, 0.0)
-    ]
+    unusual = []
+    for finding in own.findings:
+        share = finding.count / len(own.pictures)
+        if finding.code in ALWAYS_UNUSUAL or share > 2.0 * usual.get(finding.code, 0.0):
+            unusual.append(finding)
+    return unusual
 
 
 def findings_about(
@@ -110,16 +110,15 @@ def findings_about(
     duplicates = own.duplicates
     generated = about == "fake"
     notable = has_notable_copies(duplicates, None if other is None else other.duplicates)
-    if generated:
-        notable |= gate is not None and duplicates.share > gate
-    else:
+    if not generated:
         notable |= has_unnatural_copies(duplicates)
-    findings = [
-        *unreadable_findings(own.unreadable),
-        *([copies_finding(duplicates, generated)] if notable else []),
-        *unusual_findings(own, other),
-        *property_findings(own.pictures),
-    ]
+    elif gate is not None:
+        notable |= duplicates.share > gate
+    findings = unreadable_findings(own.unreadable)
+    if notable:
+        findings.append(copies_finding(duplicates, generated))
+    findings += unusual_findings(own, other)
+    findings += property_findings(own.pictures)
     return [replace(finding, set=about) for finding in findings]
 
 
@@ -128,20 +127,20 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Re
 
     `set_warnings` has those of skipped files.
     """
-    warnings = [
-        ResultWarning(own.path, finding.message, finding.severity)
-        for finding in findings
-        if finding.severity != "low"
-        and finding.code != UNREADABLE
-        and (
-            finding.code != COPIES or finding.set == "fake" or has_unnatural_copies(own.duplicates)
-        )
-    ]
+    is_natural = not has_unnatural_copies(own.duplicates)
+    warnings = []
+    for finding in findings:
+        if finding.severity == "low" or finding.code == UNREADABLE:
+            continue
+        if finding.code == COPIES and finding.set != "fake" and is_natural:
+            continue
+        warnings.append(ResultWarning(own.path, finding.message, finding.severity))
     if not own.duplicates.complete:
-        reason = "the set has too many images to search for near duplicates"
-        warnings.append(
-            ResultWarning(own.path, f"only exact duplicates were searched for: {reason}")
+        text = (
+            "only exact duplicates were searched for: the set has too many images to search for "
+            "near duplicates"
         )
+        warnings.append(ResultWarning(own.path, text))
     return warnings
 
 
@@ -149,13 +148,16 @@ def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
     """Returns the warnings about a set whose statistics are stored; about a part of one, only the
     skipped files.
     """
-    skipped = [ResultWarning("", f"skipped {bad.file}: {bad.reason}") for bad in statistics.skipped]
+    warnings = [
+        ResultWarning("", f"skipped {bad.file}: {bad.reason}") for bad in statistics.skipped
+    ]
     if statistics.part is not None:
-        return skipped
-    warnings = set_warnings({path: statistics})
-    if (inspection := inspect_set(path, statistics.pictures)) is not None:
+        return warnings
+    warnings += set_warnings({path: statistics})
+    inspection = inspect_set(path, statistics.pictures)
+    if inspection is not None:
         warnings += finding_warnings(inspection, findings_about(inspection, None))
-    return [*skipped, *warnings]
+    return warnings
 
 
 @dataclass(frozen=True)
@@ -213,36 +215,58 @@ def diagnosis_of(
         paired: whether each image of FAKE is compared with that of REAL in the same row.
         shown: returns a message as it is printed.
     """
-    duplicates_of_real = None if real is None else real.duplicates
-    duplicates_of_fake = None if fake is None else fake.duplicates
+    duplicates = DuplicatesOfSets(
+        None if real is None else real.duplicates, None if fake is None else fake.duplicates
+    )
     if fake is real:
         fake = None
-    of_real = [] if real is None else findings_about(real, fake)
-    findings = [] if fake is None else findings_about(fake, real, "fake", gate)
-    lines = [] if real is None else finding_warnings(real, of_real)
+    about_real = []
+    lines = []
+    if real is not None:
+        about_real = findings_about(real, fake)
+        lines = finding_warnings(real, about_real)
+    findings = []
     shared = None
-    if real is not None and fake is not None:
-        shared = shared_copies_of(real.pictures, fake.pictures)
-        if paired:
-            lines += [
-                ResultWarning(fake.path, text)
-                for text in lossless_texts(real.pictures, fake.pictures)
-            ]
-        elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
-            findings.append(shared_finding(real.path, shared, len(fake.pictures)))
-        findings += pair_findings(
-            real.pictures, fake.pictures, unusual_findings(fake, real), paired
-        )
-        if paired:
-            findings += order_findings(real.pictures, fake.pictures)
     if fake is not None:
+        findings = findings_about(fake, real, "fake", gate)
+        if real is not None:
+            shared = shared_copies_of(real.pictures, fake.pictures)
+            findings += _findings_about_pair(real, fake, shared, paired)
+            if paired:
+                lines += _lossless_warnings(real, fake)
         lines += finding_warnings(fake, findings)
-    as_shown = tuple(
-        replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real]
+    shown_findings = [
+        replace(finding, message=shown(finding.message)) for finding in [*findings, *about_real]
+    ]
+    return Diagnosis(duplicates, shared, tuple(shown_findings), tuple(lines))
+
+
+def _findings_about_pair(
+    real: SetInspection, fake: SetInspection, shared: SharedCopies, paired: bool
+) -> list[Finding]:
+    findings = []
+    # One path may be sampled in two ways.
+    if shared.count and not paired and fake.path != real.path:
+        findings.append(shared_finding(real.path, shared, len(fake.pictures)))
+    own = unusual_findings(fake, real)
+    findings += pair_findings(real.pictures, fake.pictures, own, paired)
+    if paired:
+        findings += order_findings(real.pictures, fake.pictures)
+    return findings
+
+
+def _lossless_warnings(real: SetInspection, fake: SetInspection) -> list[ResultWarning]:
+    """Returns a warning if images of FAKE are pixel-identical to their partners, in the same row of
+    REAL.
+    """
+    is_same = real.pictures.records["digest"] == fake.pictures.records["digest"]
+    if not is_same.any():
+        return []
+    text = (
+        f"{is_same.sum()} of {len(is_same)} images are pixel-identical to their partners in REAL: "
+        "their reconstruction is lossless, or they are copies"
     )
-    return Diagnosis(
-        DuplicatesOfSets(duplicates_of_real, duplicates_of_fake), shared, as_shown, tuple(lines)
-    )
+    return [ResultWarning(fake.path, text)]
 
 
 # --- the results of ``fidtool check`` -------------------------------------------------------------
@@ -300,8 +324,9 @@ def kinds_of(counts: dict[str, int], unit: str = "") -> str:
     """Return how many images there are of each kind, or the kind if all are of one."""
     if len(counts) == 1:
         return f"{next(iter(counts))}{unit}"
-    named = ", ".join(f"{number} {name}" for name, number in list(counts.items())[:_KINDS])
-    return named + (unit if len(counts) <= _KINDS else f"{unit} and others")
+    named = [f"{number} {name}" for name, number in counts.items()]
+    more = " and others" if len(named) > _KINDS else ""
+    return f"{', '.join(named[:_KINDS])}{unit}{more}"
 
 
 @dataclass(frozen=True)
@@ -320,19 +345,20 @@ class Checkup:
     strict: bool = field(metadata=NOT_IN_JSON)
 
     def __repr__(self) -> str:
-        found = "; ".join(f"{where}: {finding.message}" for where, finding in self.findings)
-        return f"<{self.images.summary()}: {found or 'no findings'}>"
+        findings = [f"{where}: {finding.message}" for where, finding in self.findings]
+        return f"<{self.images.summary()}: {'; '.join(findings) or 'no findings'}>"
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
         """All findings, each with the path of the set it is about. Those about REAL alone come
         last.
         """
-        found = [(self.images.path, self.images.findings)]
+        findings = [(self.images.path, finding) for finding in self.images.findings]
         if self.against is not None:
-            found.append((f"{self.images.path} against {self.against.path}", self.between))
-            found.append((self.against.path, self.against.findings))
-        return [(path, finding) for path, findings in found for finding in findings]
+            pair = f"{self.images.path} against {self.against.path}"
+            findings += [(pair, finding) for finding in self.between]
+            findings += [(self.against.path, finding) for finding in self.against.findings]
+        return findings
 
     @property
     def exit_code(self) -> int:
@@ -344,10 +370,11 @@ class Checkup:
     @property
     def exit_reason(self) -> str:
         """Reason for the exit status."""
-        number = len(self.images.findings) + sum(
-            finding.code != NOT_COMPARED for finding in self.between
-        )
-        return f"gate missed: {counted(number, 'finding')}" if self.strict and number else "done"
+        compared = [finding for finding in self.between if finding.code != NOT_COMPARED]
+        number = len(self.images.findings) + len(compared)
+        if self.strict and number:
+            return f"gate missed: {counted(number, 'finding')}"
+        return "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as it appears in the JSON."""
@@ -358,23 +385,21 @@ class Checkup:
 def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
     """Describes a set of at least one image, with the ``findings`` about it."""
     records = inspection.pictures.records
-    measures = Measures(inspection.pictures.records)
-    sizes = np.char.add(
-        np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U")
-    )
+    measures = Measures(records)
+    sides = zip(records["width"].tolist(), records["height"].tolist(), strict=True)
     bins = records["bins"].sum(axis=0, dtype=np.int64)
-    qualities = None
+    quality = None
     if len(measures.qualities):
-        least, median, most = map(round, _spread(measures.qualities))
-        qualities = least, median, most
+        least, median, most = _spread(measures.qualities)
+        quality = round(least), round(median), round(most)
     return Health(
         path=inspection.path,
         images=len(records),
-        formats=_counts(records["format"].astype("U"), None),
-        modes=_counts(records["mode"].astype("U"), None),
-        sizes=_counts(sizes, 10),
+        formats=_counts(records["format"].astype("U").tolist()),
+        modes=_counts(records["mode"].astype("U").tolist()),
+        sizes=_counts((f"{width}x{height}" for width, height in sides), 10),
         aspect_ratios=_spread(measures.shapes),
-        jpeg_quality=qualities,
+        jpeg_quality=quality,
         brightness=(float(measures.light.mean()), float(measures.light.std())),
         histogram=tuple((bins / bins.sum()).tolist()),
         grayscale=float(measures.gray.mean()),
@@ -385,10 +410,10 @@ def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> 
     )
 
 
-def _counts(values: NDArray[np.str_], most: int | None) -> dict[str, int]:
-    kinds, counts = np.unique(values, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:most]
-    return {str(kinds[kind]) or "unknown": int(counts[kind]) for kind in order}
+def _counts(names: Iterable[str], most: int | None = None) -> dict[str, int]:
+    """Returns how often each name occurs: the most frequent first, else by name."""
+    counts = Counter(sorted(names)).most_common(most)
+    return {name or "unknown": count for name, count in counts}
 
 
 def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
@@ -401,11 +426,10 @@ def set_warnings(
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
     compared.
     """
-    return [
-        warning
-        for name, statistics in sets.items()
-        for warning in _set_warnings(name, statistics, gaussians)
-    ]
+    warnings = list[ResultWarning]()
+    for name, statistics in sets.items():
+        warnings += _set_warnings(name, statistics, gaussians)
+    return warnings
 
 
 def _set_warnings(
@@ -422,10 +446,10 @@ def _set_warnings(
     layers = [
         (statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers
     ]
+    dims, largest = max(layers, default=(0, ""))
     if layers and count == 1:
         yield ResultWarning(name, "a single image: its covariance is taken to be zero", "high")
-    elif layers and count is not None and count <= max(layers)[0]:
-        dims, largest = max(layers)
+    elif count is not None and count <= dims:
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
         few = (
             f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, "
@@ -438,12 +462,11 @@ def _set_warnings(
     if statistics.traits is not None:
         for text in property_warnings(vars(statistics.traits)).values():
             yield ResultWarning(name, text)
-    if skipped := statistics.skipped:
+    skipped = statistics.skipped
+    if skipped:
+        files = counted(len(skipped), "unreadable file")
         used = "" if count is None else f"; {count} images were used"
-        files = (
-            f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
-        )
-        yield ResultWarning(name, f"{files}{used}")
+        yield ResultWarning(name, f"{files} skipped (for example {skipped[0].file}){used}")
 
 
 def pair_warnings(
@@ -454,13 +477,9 @@ def pair_warnings(
     ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not
     have.
     """
-    found = []
-    if (
-        frechet
-        and real.count is not None
-        and fake.count is not None
-        and max(real.count, fake.count) > 2 * min(real.count, fake.count)
-    ):
+    warnings = []
+    counts = [real.count or 0, fake.count or 0]
+    if frechet and all(counts) and max(counts) > 2 * min(counts):
         how = (
             ", for example"
             if sampled
@@ -471,12 +490,17 @@ def pair_warnings(
             f"of the Fréchet distance depends on the smaller one; use equal numbers{how} with "
             f"{option('num')}"
         )
-        numbers = f"{counted(fake.count, 'image')} against {real.count}"
-        found.append(ResultWarning(fake_name, text, "medium", numbers))
+        numbers = f"{counted(counts[1], 'image')} against {real.count}"
+        warnings.append(ResultWarning(fake_name, text, "medium", numbers))
+    return [*warnings, *_arithmetic_warnings(real, fake_name, fake)]
+
+
+def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[ResultWarning]:
+    """Returns a warning if the features of two sets were not computed alike."""
     one = real.arithmetic
     other = fake.arithmetic
     if one is None or other is None:
-        return found
+        return []
     keys = ["device", "precision", "torch"]
     if real.definition is None or real.definition.standard:
         keys.append("kernels")
@@ -485,26 +509,25 @@ def pair_warnings(
         pairs = ", ".join(
             f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing
         )
-        differently = f"REAL was computed differently ({pairs})"
-        warning = ResultWarning(fake_name, f"{differently}: the last digits may differ")
+        effect = "the last digits may differ"
+        severity: Severity = "low"
         if "precision" in differing:
             effect = "part of the distance is due to that; compute both alike"
-            warning = ResultWarning(fake_name, f"{differently}: {effect}", "medium")
-        found.append(warning)
-    elif one.get("batch_size") == other.get(
-        "batch_size"
-    ):  # on a GPU the probe batch has the batch size
-        same = [
-            layer.definition
-            for name, layer in real.layers.items()
-            if layer.definition and name in fake.layers
-        ]
-        probes = {f"{definition.fingerprint}_probe" for definition in same} & {*one} & {*other}
-        if any(one[probe] != other[probe] for probe in probes):
+            severity = "medium"
+        text = f"REAL was computed differently ({pairs}): {effect}"
+        return [ResultWarning(name, text, severity)]
+    if one.get("batch_size") != other.get("batch_size"):
+        return []  # on a GPU the probe batch has the batch size
+    for layer in real.layers.keys() & fake.layers.keys():
+        definition = real.layers[layer].definition
+        if definition is None:
+            continue
+        probe = f"{definition.fingerprint}_probe"
+        if probe in one and probe in other and one[probe] != other[probe]:
             text = (
                 "its network and that of REAL give different features for the same image, "
                 "although their files and tensors are the same: code or files that they import "
                 "or read have changed; compute both again"
             )
-            found.append(ResultWarning(fake_name, text, "high"))
-    return found
+            return [ResultWarning(name, text, "high")]
+    return []

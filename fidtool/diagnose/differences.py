@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,103 +18,93 @@ from fidtool.errors import Severity
 from fidtool.reading.records import BANDS, NOISE, ImageRecords
 from fidtool.sources.crops import crops_to_one_size
 
+# A difference between the mean brightnesses is reported beyond this many standard deviations of the
+# brightness of REAL's images, which is more than chance explains; and beyond this many grey levels,
+# so that it is visible.
 _BRIGHTER = 0.75
-"""A difference between the mean brightnesses is reported beyond this many standard deviations of
-the brightness of REAL's images, which is more than chance explains.
-"""
 _LEAST_SHIFT = 8.0
-"""It must also be larger than this many grey levels, so that it is visible."""
 NOT_COMPARED = "not compared"
 """Code of a finding that says which comparisons were not possible, and is no fault of the
 images.
 """
+# Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one
+# set must also rank so much higher than those of the other: in standard deviations of a rank sum
+# (Mann & Whitney 1947).
 _ENOUGH = 50
 _CERTAIN = 4.0
-"""Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of
-one set must also rank so much higher than those of the other: in standard deviations of a rank sum
-(Mann & Whitney 1947).
-"""
+# A finding about FAKE alone that concerns more than this share of its images explains the
+# differences from REAL that follow from it; these are not reported again.
 _THROUGHOUT = 0.3
-"""A finding about FAKE alone that concerns more than this share of its images explains the
-differences from REAL that follow from it; these are not reported again.
-"""
+# Ratios of median sides: sizes differ if one side is more than twice the other; roughness is
+# compared if FAKE's side is more than 0.8 times REAL's, because smaller images of the same things
+# are rougher.
 _COARSER = 2.0
 _AS_FINE = 0.8
-"""Ratios of median sides: sizes differ if one side is more than twice the other; roughness is
-compared if FAKE's side is more than 0.8 times REAL's, because smaller images of the same things are
-rougher.
-"""
+# FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points.
 _ROUGHER = 2.0
 _LEAST_ROUGHER = 8.0
-"""FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points."""
+# FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times
+# REAL's.
 _CLIPPED = 0.2
 _MORE_CLIPPED = 5.0
-"""FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5
-times REAL's.
-"""
+# Contrasts differ if the ratio of the medians is below this or above its inverse.
 _FLATTER = 0.6
-"""Contrasts differ if the ratio of the medians is below this or above its inverse."""
+# Two sets are not comparable if their shares of lossy files differ by more than this.
 _LOSSY_GAP = 0.1
-"""Two sets are not comparable if their shares of lossy files differ by more than this."""
+# Channels are swapped if swapping blue and red reduces the difference between the mean colours to
+# less than this share of it.
 _SWAPPED = 0.4
-"""Channels are swapped if swapping blue and red reduces the difference between the mean colours to
-less than this share of it.
-"""
+# Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be
+# visible.
 _LEAST_COLOUR = 6.0
-"""Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be
-visible.
-"""
+# FAKE is colourless if its median colourfulness is below this share of REAL's.
 _FAINTER = 0.25
-"""FAKE is colourless if its median colourfulness is below this share of REAL's."""
+# Shares of grayscale images are reported if they differ by more than this.
 _GRAYER = 0.1
-"""Shares of grayscale images are reported if they differ by more than this."""
+# FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of
+# CIFAR-10 have at least 0.9 of each other's variety, the same photos with black borders 0.55, and a
+# single image with a little noise 0.1 to 0.3.
 _ALIKE = 0.45
-"""FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of
-CIFAR-10 have at least 0.9 of each other's variety, the same photos with black borders 0.55, and a
-single image with a little noise 0.1 to 0.3.
-"""
+# Side of the network's input, in pixels: smaller images are enlarged.
 _INPUT_SIDE = 299
-"""Side of the network's input, in pixels: smaller images are enlarged."""
+# Median JPEG qualities are reported if they differ by more than this.
 _QUALITY = 10
-"""Median JPEG qualities are reported if they differ by more than this."""
-_STRETCHED = {False: (1, 0.97), True: (8, 0.9)}
-"""FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many
-levels: for lossless formats, and for JPEG, which moves the ends.
-"""
+# FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many
+# levels: for lossless formats, and for JPEG, which moves the ends.
+_STRETCHED = 0.97
+_ENDS = 1
+_STRETCHED_LOSSY = 0.9
+_ENDS_LOSSY = 8
+# REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one
+# end (this share, or two of those sampled; median), as stretching leaves them. Of photos of 32
+# pixels 10 % hold both ends, of 256 pixels 60 % or 90 %, depending on the filter that shrank them,
+# and then they have more values there.
 _UNSTRETCHED = 0.5
 _FEW_AT_END = 0.0007
 _FEW_UNSTRETCHED = 0.75
-"""REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one
-end (this share, or two of those sampled; median), as stretching leaves them. Of photos of 32 pixels
-10 % hold both ends, of 256 pixels 60 % or 90 %, depending on the filter that shrank them, and then
-they have more values there.
-"""
+# Detail and range are compared if the median sides differ by at most this factor.
 _SIMILAR_SIDE = 1.25
-"""Detail and range are compared if the median sides differ by at most this factor."""
+# Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows
+# within two bands; and from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on
+# average and 4.3 within two bands, shrinking by another filter up to 4.0 and 3.0, and other photos
+# of the same kind 2.5 and 2.4.
 _LOST = 4.5
 _CLIFF = 3.5
 _GONE = 8.0
-"""Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows
-within two bands; and from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on
-average and 4.3 within two bands, shrinking by another filter up to 4.0 and 3.0, and other photos of
-the same kind 2.5 and 2.4.
-"""
+# Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of
+# the other.
 _SOME_REPEATS = 0.2
 _FEW_REPEATS = 0.05
-"""Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of
-the other.
-"""
+# Quantiles of the images at which detail is compared, and the part of the images that then lack it.
 _PARTS = ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of "))
-"""Quantiles of the images at which detail is compared, and the part of the images that then lack
-it.
-"""
 
+# Severities by the code of a difference, if it is not medium.
 _SEVERITIES: dict[str, Severity] = {
     NOT_COMPARED: "low",
     **dict.fromkeys(("colourless", "rough", "clipped", "alike"), "high"),
 }
-"""Severities by the code of a difference, if it is not medium."""
 
+# Findings about FAKE alone, and the differences that follow from them.
 _FAULTS = {"negative", "pale", "unscaled", "black", "clipped", "noise"}
 _OF_FAULTS = {
     "brightness",
@@ -125,7 +116,7 @@ _OF_FAULTS = {
     "alike",
     "less detail",
 }
-"""Findings about FAKE alone, and the differences that follow from them."""
+# The differences that follow from a difference.
 _FOLLOWING = {
     "clipped": {"brightness", "alike"},
     # A few images do not represent the set's values and channels.
@@ -139,10 +130,11 @@ _FOLLOWING = {
     },
     "rough": {"less detail"},
 }
-"""The differences that follow from a difference."""
 
+# What is said of a difference, by its code, with its values in place of the braces.
 _TEXTS = {
-    NOT_COMPARED: "{}",
+    NOT_COMPARED: "too few images ({} in FAKE, {} in REAL) to compare brightness, colours, values, "
+    "variety and detail{}",
     "other size": "{}: {}, which changes the distance; {}",
     "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: "
     "the resize to the network's input, a square, stretches them differently; crop REAL as for "
@@ -182,7 +174,6 @@ _TEXTS = {
     "{}'s have: they were enlarged from a smaller size or blurred, or {}; prepare both sets in "
     "the same way",
 }
-"""What is said of a difference, by its code, with its values in place of the braces."""
 
 _Difference = tuple[str, tuple[object, ...]]
 """Code, and the values in its text."""
@@ -197,22 +188,20 @@ def pair_findings(
     With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts
     of lossy formats.
     """
-    found = [*_differences(Measures(real.records), Measures(fake.records), paired)]
-    explained = set[str]().union(*(_FOLLOWING.get(code, set()) for code, _ in found))
-    if any(finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake) for finding in own):
-        explained |= _OF_FAULTS
-    return [
-        Finding(
-            code,
-            _SEVERITIES.get(code, "medium"),
-            len(fake),
-            "",
-            _TEXTS[code].format(*values),
-            "pair",
-        )
-        for code, values in found
-        if code not in explained
-    ]
+    differences = dict(_differences(Measures(real.records), Measures(fake.records), paired))
+    explained = set[str]()
+    for code in differences:
+        explained |= _FOLLOWING.get(code, set())
+    for finding in own:
+        if finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake):
+            explained |= _OF_FAULTS
+    findings = []
+    for code, values in differences.items():
+        if code not in explained:
+            severity = _SEVERITIES.get(code, "medium")
+            message = _TEXTS[code].format(*values)
+            findings.append(Finding(code, severity, len(fake), "", message, "pair"))
+    return findings
 
 
 def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
@@ -220,43 +209,42 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
     yield from _colours(real, fake)
     yield from _qualities(real, fake, paired)
     yield from _values(real, fake)
-    # Earlier versions did not record the range and the detail of an image.
-    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.older]
-    measured = min(len(real.measured), len(fake.measured)) > 0
-    if measured and max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side):
+    if len(real.measured) and len(fake.measured) and _side_ratio(real, fake) <= _SIMILAR_SIDE:
         yield from _stretching(real.measured, fake.measured)
         yield from _detail(real.measured, fake.measured)
     if min(len(real), len(fake)) < _ENOUGH:
-        reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
-        but = (
-            ", except where nearly all differ"
-            if _most_certain(len(real), len(fake)) > _CERTAIN
-            else ""
-        )
-        yield (
-            NOT_COMPARED,
-            (f"{reason} to compare brightness, colours, values, variety and detail{but}",),
-        )
-    if older:
-        files = f"the statistics of {' and '.join(older)} are of an earlier version"
-        remedy = "create them again to compare these as well"
-        yield NOT_COMPARED, (f"{files}, without the range and detail of images: {remedy}",)
+        can_differ = _most_certain(len(real), len(fake)) > _CERTAIN
+        but = ", except where nearly all differ" if can_differ else ""
+        yield NOT_COMPARED, (len(fake), len(real), but)
+
+
+def _side_ratio(real: Measures, fake: Measures) -> float:
+    return max(real.side, fake.side) / min(real.side, fake.side)
+
+
+def _medians(real: NDArray[Any], fake: NDArray[Any]) -> tuple[float, float]:
+    return float(np.median(real)), float(np.median(fake))
+
+
+def _means(real: NDArray[np.generic], fake: NDArray[np.generic]) -> tuple[float, float]:
+    return float(real.mean()), float(fake.mean())
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     """Returns whether the images are so many that a difference in these values, one per image, is
     not by chance.
     """
-    if min(len(real), len(fake)) >= _ENOUGH:
+    images = len(real)
+    others = len(fake)
+    if min(images, others) >= _ENOUGH:
         return True
-    if _most_certain(len(real), len(fake)) <= _CERTAIN:
+    if _most_certain(images, others) <= _CERTAIN:
         return False
     # The test of Mann, Whitney and Wilcoxon. Importing SciPy's takes a second.
     _, place, counts = np.unique(
         np.concatenate([real, fake]), return_inverse=True, return_counts=True
     )
     ranks = np.cumsum(counts) - (counts - 1) / 2
-    images, others = len(real), len(fake)
     every = images + others
     deviation = ranks[place[:images]].sum() - images * (every + 1) / 2
     ties = (counts.astype(np.float64) ** 3 - counts).sum() / (every * (every - 1))
@@ -271,19 +259,19 @@ def _most_certain(images: int, others: int) -> float:
 
 
 def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    one = real.usual_size
-    other = fake.usual_size
-    shape = np.median(real.shapes)
-    other_shape = np.median(fake.shapes)
-    stretched = abs(np.log(shape / other_shape)) > np.log(1.2)
+    size = real.usual_size
+    fake_size = fake.usual_size
+    shape, fake_shape = _medians(real.shapes, fake.shapes)
+    stretched = abs(np.log(shape / fake_shape)) > np.log(1.2)
     smaller = min(real.side, fake.side)
     differing = ""
-    if one is not None and other is not None and one != other:
-        smaller = min(*one, *other)
+    if size and fake_size and size != fake_size:
+        smaller = min(*size, *fake_size)
         differing = (
-            f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
+            f"FAKE's images are {fake_size[0]} x {fake_size[1]} pixels and REAL's "
+            f"{size[0]} x {size[1]}"
         )
-    elif max(real.side, fake.side) > _COARSER * smaller and smaller < _INPUT_SIDE:
+    elif _side_ratio(real, fake) > _COARSER and smaller < _INPUT_SIDE:
         differing = (
             f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's "
             f"{real.side:.0f}"
@@ -293,37 +281,37 @@ def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
         remedy = "prepare both sets at the same size"
         if smaller < _INPUT_SIDE:
             effect = "the smaller ones are blurred when they are enlarged"
-        if stretched and one is not None and other is not None:
+        if stretched and size and fake_size:
             effect = "the resize to the network's input, a square, stretches them differently"
-            remedy = f"crop them as for training, or compare with {crops_to_one_size(one, other)}"
+            crops = crops_to_one_size(size, fake_size)
+            remedy = f"crop them as for training, or compare with {crops}"
         yield "other size", (differing, effect, remedy)
     # If the sizes of both vary, they are photos, and the protocol squeezes them to squares alike.
-    if stretched and (one is None) != (other is None):
-        yield "other shape", (shape, other_shape, crops_to_one_size(one, other))
+    if stretched and bool(size) != bool(fake_size):
+        yield "other shape", (shape, fake_shape, crops_to_one_size(size, fake_size))
 
 
 def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    shift = fake.light.mean() - real.light.mean()
-    if abs(shift) > max(_BRIGHTER * real.light.std(), _LEAST_SHIFT) and _certain(
-        real.light, fake.light
-    ):
+    light, fake_light = _means(real.light, fake.light)
+    shift = fake_light - light
+    least_shift = max(_BRIGHTER * real.light.std(), _LEAST_SHIFT)
+    if abs(shift) > least_shift and _certain(real.light, fake.light):
         yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
     tints = real.chroma.mean(axis=2)
     fake_tints = fake.chroma.mean(axis=2)
-    mean = tints.mean(axis=0)
-    fake_mean = fake_tints.mean(axis=0)
-    straight = abs(mean - fake_mean).sum()
-    swapped = abs(mean - fake_mean[::-1]).sum()
-    balances = tints @ [1.0, -1.0], fake_tints @ [1.0, -1.0]
-    if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
-        yield "swapped channels", ()
-    gray = real.gray.mean()
-    fake_gray = fake.gray.mean()
+    tint = tints.mean(axis=0)
+    fake_tint = fake_tints.mean(axis=0)
+    straight = abs(tint - fake_tint).sum()
+    swapped = abs(tint - fake_tint[::-1]).sum()
+    if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
+        blue_minus_red = np.array([1.0, -1.0])
+        if _certain(tints @ blue_minus_red, fake_tints @ blue_minus_red):
+            yield "swapped channels", ()
+    gray, fake_gray = _means(real.gray, fake.gray)
     if abs(gray - fake_gray) > _GRAYER and _certain(real.gray, fake.gray):
         yield "grayscale", (gray, fake_gray)
         return
-    colour = np.median(real.colour)
-    faint = np.median(fake.colour)
+    colour, faint = _medians(real.colour, fake.colour)
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(real.colour, fake.colour):
         yield "colourless", (faint, colour)
 
@@ -331,59 +319,48 @@ def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
 def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
     roughness = real.records["roughness"]
     fake_roughness = fake.records["roughness"]
-    rough = np.median(roughness)
-    rougher = np.median(fake_roughness)
+    rough, rougher = _medians(roughness, fake_roughness)
     # Smaller images of the same things are rougher.
     comparable = fake.side > _AS_FINE * real.side and max(rough, rougher) < NOISE
-    if (
-        comparable
-        and rougher > _ROUGHER * rough + _LEAST_ROUGHER
-        and _certain(roughness, fake_roughness)
-    ):
+    is_rougher = rougher > _ROUGHER * rough + _LEAST_ROUGHER
+    if comparable and is_rougher and _certain(roughness, fake_roughness):
         yield "rough", (rougher, rough)
-    few = np.median(real.clipped)
-    many = np.median(fake.clipped)
-    usual = np.median(real.contrast)
-    other = np.median(fake.contrast)
+    few, many = _medians(real.clipped, fake.clipped)
+    contrast, other = _medians(real.contrast, fake.contrast)
+    as_usual = _FLATTER * contrast <= other <= contrast / _FLATTER
     if many > max(_CLIPPED, _MORE_CLIPPED * few) and _certain(real.clipped, fake.clipped):
         yield "clipped", (many, few)
-    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(
-        real.contrast, fake.contrast
-    ):
-        yield "contrast", ("less" if other < usual else "more", other, usual)
+    elif not as_usual and _certain(real.contrast, fake.contrast):
+        yield "contrast", ("less" if other < contrast else "more", other, contrast)
     # Images of less contrast naturally differ less.
-    share, usual_share = (
-        images.variety / max(np.median(images.cells.std(axis=1)), 1.0) for images in (fake, real)
-    )
-    if share < _ALIKE * usual_share and _certain(real.deviation, fake.deviation):
+    is_alike = fake.relative_variety < _ALIKE * real.relative_variety
+    if is_alike and _certain(real.deviation, fake.deviation):
         yield "alike", (fake.variety, real.variety)
 
 
 def _qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
-    share = real.lossy.mean()
-    fake_share = fake.lossy.mean()
+    share, fake_share = _means(real.lossy, fake.lossy)
     gap = fake_share - share
-    if (gap if paired else abs(gap)) > _LOSSY_GAP:
+    if gap > _LOSSY_GAP or (gap < -_LOSSY_GAP and not paired):
         yield "lossy", (fake_share, share)
     if all(len(images.qualities) >= 0.5 * len(images) for images in (real, fake)):
-        quality = np.median(real.qualities)
-        fake_quality = np.median(fake.qualities)
+        quality, fake_quality = _medians(real.qualities, fake.qualities)
         if abs(quality - fake_quality) > _QUALITY:
             yield "other quality", (quality, fake_quality)
 
 
 def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    lossy = bool(fake.lossy.mean() > 0.5)
-    slack, most = _STRETCHED[lossy]
-    usual, full = (
-        (records["lowest"] <= slack) & (records["highest"] >= 255 - slack)
-        for records in (real.records, fake.records)
-    )
+    is_lossy = fake.lossy.mean() > 0.5
+    ends = _ENDS_LOSSY if is_lossy else _ENDS
+    usual = real.holds_both_ends(ends)
+    full = fake.holds_both_ends(ends)
     few = np.minimum(fake.records["zeros"], fake.records["full"])
     is_few = few <= np.maximum(2, _FEW_AT_END * fake.records["values"])
-    least = _FEW_UNSTRETCHED if is_few.mean() > 0.5 and not lossy else _UNSTRETCHED
-    if full.mean() > most and usual.mean() < least and _certain(usual, full):
-        yield "stretched", (full.mean(), usual.mean())
+    least = _FEW_UNSTRETCHED if is_few.mean() > 0.5 and not is_lossy else _UNSTRETCHED
+    most = _STRETCHED_LOSSY if is_lossy else _STRETCHED
+    share, fake_share = _means(usual, full)
+    if fake_share > most and share < least and _certain(usual, full):
+        yield "stretched", (fake_share, share)
 
 
 def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
@@ -392,46 +369,41 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     """
     if min(real.colourful.mean(), fake.colourful.mean()) < 0.5:
         return
-    for one, name, other, other_name, reason in (
+    for images, name, others, other_name, reason in (
         (fake, "FAKE", real, "REAL", "the generator leaves it out"),
         (real, "REAL", fake, "FAKE", "FAKE's is noise"),
     ):
-        share = one.repeated.mean()
-        other_share = other.repeated.mean()
-        if (
-            share > _SOME_REPEATS
-            and other_share < _FEW_REPEATS
-            and _certain(one.repeated, other.repeated)
-        ):
+        share, other_share = _means(images.repeated, others.repeated)
+        is_enlarged = share > _SOME_REPEATS and other_share < _FEW_REPEATS
+        if is_enlarged and _certain(images.repeated, others.repeated):
             yield "repeated pixels", (share, name, other_share, other_name)
             return
         for part, words in _PARTS:
-            if (kept := _kept_detail(one, other, part)) is not None:
+            kept = _kept_detail(images, others, part)
+            if kept is not None:
                 yield "less detail", (words, name, kept, other_name, reason)
                 return
 
 
-def _kept_detail(one: Measures, other: Measures, part: float) -> Fraction | None:
+def _kept_detail(images: Measures, others: Measures, part: float) -> Fraction | None:
     """Returns up to which part of the resolution a set has the detail of the other; None if it
     lacks nothing.
 
     The sets are compared at a quantile of their images, in each band of frequencies: as it is and
     relative to the lowest band, so that neither contrast nor content count.
     """
-    if not len(one.detail) or not len(other.detail):
+    if not len(images.detail) or not len(others.detail):
         return None
-    lost = _lost(one.detail, other.detail, part)
-    least = np.minimum(lost, _lost(one.relative_detail, other.relative_detail, part))
-    upper = slice(BANDS // 2, None)
-    if least[upper].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF:
+    lost = _lost(images.detail, others.detail, part)
+    least = np.minimum(lost, _lost(images.relative_detail, others.relative_detail, part))
+    if least[BANDS // 2 :].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF:
         return None
-    if not _certain(
-        one.relative_detail[:, upper].mean(axis=1), other.relative_detail[:, upper].mean(axis=1)
-    ):
+    if not _certain(images.upper_detail, others.upper_detail):
         return None
-    return Fraction(max(1, int((lost >= min(_GONE, 0.8 * lost.max())).argmax())), BANDS)
+    is_gone = lost >= min(_GONE, 0.8 * lost.max())
+    return Fraction(max(1, int(is_gone.argmax())), BANDS)
 
 
-def _lost(one: Floats, other: Floats, part: float) -> Floats:
+def _lost(images: Floats, others: Floats, part: float) -> Floats:
     """Returns how much less the images have than the others, in each column, at a quantile."""
-    return np.asarray(np.quantile(other, part, axis=0) - np.quantile(one, part, axis=0))
+    return np.asarray(np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0))

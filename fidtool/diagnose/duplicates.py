@@ -22,44 +22,38 @@ from fidtool.errors import Severity
 from fidtool.names import counted, in_natural_order
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 
+# Thumbnails are near duplicates up to this root mean square difference, as a share of their
+# contrast (the standard deviation of their brightness).
 _TOLERANCE = 0.06
-"""Thumbnails are near duplicates up to this root mean square difference, as a share of their
-contrast (the standard deviation of their brightness).
-"""
+# Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to
+# integers matters.
 _LEAST_TOLERANCE = 0.75
-"""Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to
-integers matters.
-"""
+# Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike
+# without being duplicates.
 _LEAST_SHARE = 0.25
-"""Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike
-without being duplicates.
-"""
+# Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails
+# differ.
 _TINY = 0.05
-"""Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails
-differ.
-"""
+# With more different images than this, only exact duplicates are searched for, to limit memory.
 _MOST = 500_000
-"""With more different images than this, only exact duplicates are searched for, to limit memory."""
+# Principal components of the thumbnails in which neighbours are searched for. The projection never
+# increases a distance, so it loses no near duplicates.
 _COORDINATES = 16
-"""Principal components of the thumbnails in which neighbours are searched for. The projection never
-increases a distance, so it loses no near duplicates.
-"""
+# Neighbours that the search returns for each image, including the image itself.
 _CANDIDATES = 6
-"""Neighbours that the search returns for each image, including the image itself."""
+# So few images are all compared with each other, in less time than importing SciPy's k-d tree
+# takes.
 _FEW = 2000
-"""So few images are all compared with each other, in less time than importing SciPy's k-d tree
-takes.
-"""
+# Weight of the mean brightness in the search: a larger one would separate near duplicates whose
+# contrasts differ by rounding.
 _MEAN_WEIGHT = 0.3
-"""Weight of the mean brightness in the search: a larger one would separate near duplicates whose
-contrasts differ by rounding.
-"""
+# Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the
+# candidates are then compared exactly.
 _SLACK = 1.2
-"""Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the
-candidates are then compared exactly.
-"""
+# Number of pairs that are compared at a time, to limit memory.
+_PAIRS_AT_ONCE = 100_000
 
-Groups = NDArray[np.int64]
+Groups = NDArray[np.intp]
 """Shape (images,): for each image, the index of the first image in the set's order that it is a
 duplicate of; its own index if there is none.
 """
@@ -72,28 +66,24 @@ def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
     have only exact ones.
     """
     exact = _firsts(records["digest"])
+    is_first = exact == np.arange(len(exact))
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
-    different = np.flatnonzero(
-        np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE)
-    )
+    different = np.flatnonzero(is_first & (records["roughness"] < NOISE))
     if len(different) > _MOST:
         return exact, None
     # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
     thumbs = np.ascontiguousarray(records["thumb"][different])
     same = _firsts(thumbs.view(f"V{thumbs.shape[1]}").reshape(-1))
-    kinds = np.flatnonzero(np.equal(same, np.arange(len(same))))
-    leader = np.arange(len(different))
-    leader[kinds] = kinds[_leaders(thumbs[kinds])]
-    leader = leader[same]
+    kinds, kind = np.unique(same, return_inverse=True)
+    leaders = kinds[_leaders(thumbs[kinds])]
     near = np.arange(len(exact))
-    near[different] = different[leader]
+    near[different] = different[leaders[kind]]
     return exact, near[exact]
 
 
 def _firsts(values: NDArray[np.generic]) -> Groups:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    result: Groups = first[inverse.reshape(-1)].astype(np.int64)
-    return result
+    return np.asarray(first[inverse])
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
@@ -108,32 +98,35 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     if len(thumbs) < 2:
         return leader
     tolerance = tolerances(thumbs)
-    # Points, of which those of near duplicates are at most `_SLACK` apart.
-    values = thumbs.astype(np.float32)
-    brightness = values[:, :BRIGHTNESS]
-    mean = brightness.mean(axis=1, keepdims=True)
-    brightness -= mean
-    values[:, BRIGHTNESS:] -= 128.0
-    values = np.concatenate([values, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean], axis=1)
-    values /= (tolerance * np.sqrt(thumbs.shape[1])).astype(np.float32)[:, None]
-    values -= values.mean(axis=0)
-    points = (values @ np.linalg.eigh(values.T @ values)[1][:, -_COORDINATES:]).astype(np.float64)
+    points = _points(thumbs, tolerance)
     alive = leader
     while True:
-        near = []
+        joined = []
         candidates = _neighbours(points[alive])
-        for pairs in np.array_split(
-            candidates, -(-len(candidates) // 100_000) or 1
-        ):  # to limit memory
-            one, other = thumbs[alive[pairs]].astype(np.int32).transpose(1, 0, 2)
-            squares = np.square(one - other).mean(axis=1)
-            near.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])
-        joined = np.concatenate(near)
-        if not len(joined):
+        for start in range(0, len(candidates), _PAIRS_AT_ONCE):
+            pairs = candidates[start : start + _PAIRS_AT_ONCE]
+            values = thumbs[alive[pairs]].astype(np.int32)
+            squares = np.square(values[:, 0] - values[:, 1]).mean(axis=1)
+            joined.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])
+        if not any(map(len, joined)):
             return leader
-        groups = _connected(joined, len(alive))
+        groups = _connected(np.concatenate(joined), len(alive))
         leader = alive[groups][np.searchsorted(alive, leader)]
         alive = np.unique(leader)
+
+
+def _points(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
+    _COORDINATES).
+    """
+    brightness = thumbs[:, :BRIGHTNESS].astype(np.float32)
+    mean = brightness.mean(axis=1, keepdims=True)
+    colour = thumbs[:, BRIGHTNESS:] - np.float32(128.0)
+    parts = [brightness - mean, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean]
+    values = np.concatenate(parts, axis=1) / (tolerance[:, None] * np.sqrt(thumbs.shape[1]))
+    values -= values.mean(axis=0)
+    _, components = np.linalg.eigh(values.T @ values)
+    return np.asarray(values @ components[:, -_COORDINATES:])
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -142,17 +135,18 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
     """
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
-    result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
-    return result
+    return np.asarray(np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY))
 
 
 def _connected(pairs: Groups, count: int) -> Groups:
     """Returns, for each of ``count`` points, the first of those that ``pairs`` connect with it."""
     first = np.arange(count)
+    one, other = pairs.T
     while True:
         lower = first.copy()
-        for one, other in (pairs.T, pairs.T[::-1]):
-            np.minimum.at(lower, first[one], first[other])  # moves whole groups
+        # Each moves whole groups.
+        np.minimum.at(lower, first[one], first[other])
+        np.minimum.at(lower, first[other], first[one])
         lower = lower[lower]
         if np.array_equal(lower, first):
             return first
@@ -163,8 +157,8 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Finds pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
-    count = min(_CANDIDATES, len(points))
     if len(points) <= _FEW:
+        count = min(_CANDIDATES, len(points))
         norms = np.square(points).sum(axis=1)
         squares = norms[:, None] + norms - 2.0 * points @ points.T
         crowded = np.flatnonzero(np.count_nonzero(squares <= _SLACK**2, axis=1) > 1)
@@ -173,45 +167,39 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     else:
         from scipy.spatial import cKDTree  # deferred: importing it takes a third of a second
 
-        _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
+        _, neighbours = cKDTree(points).query(points, k=_CANDIDATES, distance_upper_bound=_SLACK)
         crowded = np.arange(len(points))
         near = neighbours < len(points)  # the tree returns its length where there is no neighbour
-    first = np.repeat(crowded, count)
-    second = neighbours.reshape(-1)
-    other = near.reshape(-1) & (first != second)
-    return np.stack([first[other], second[other]], axis=1)
+    near &= neighbours != crowded[:, None]
+    row, column = np.nonzero(near)
+    return np.stack([crowded[row], neighbours[row, column]], axis=1)
 
 
 NOTABLE_SHARE = 0.01
 """Share of duplicates at which a warning is issued. Smaller shares are only recorded: most photo
 collections have a few duplicates.
 """
+# The same threshold for exact and near duplicates together: simple images may look alike by chance.
 _NOTABLE_NEAR_SHARE = 0.05
-"""The same threshold for exact and near duplicates together: simple images may look alike by
-chance.
-"""
+# Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared
+# with REAL's: it is unusual from this multiple of it, or this much above it, whichever is less.
 _TIMES_REAL = 2.0
 _BEYOND_REAL = 0.1
-"""Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared
-with REAL's: it is unusual from this multiple of it, or this much above it, whichever is less.
-"""
+# No kind of images naturally has a larger share of near duplicates. It is also the largest share
+# that REAL can excuse: a small REAL says little about a large FAKE.
 _MOST_BY_NATURE = 0.5
-"""No kind of images naturally has a larger share of near duplicates. It is also the largest share
-that REAL can excuse: a small REAL says little about a large FAKE.
-"""
-FEWEST_COPIES = 2
-"""Fewer duplicates than this are regarded as accidental, even in a small set."""
+# Fewer duplicates than this are regarded as accidental, even in a small set.
+_FEWEST_COPIES = 2
 COPIES = "copies"
 """Code of the finding about duplicates."""
+# Maximum number of groups of duplicates listed as examples, and of files listed per group.
 _GROUPS = 8
 _FILES = 8
-"""Maximum number of groups of duplicates listed as examples, and of files listed per group."""
+# Share of the repeated images that must follow the pattern of a common seed.
 _MOST_REPEATED = 0.8
-"""Share of the repeated images that must follow the pattern of a common seed."""
+# Share of the set's images that must occur more than once for that pattern: all would if each
+# process had generated the same ones, but some may not be recognised.
 _THROUGHOUT = 0.5
-"""Share of the set's images that must occur more than once for that pattern: all would if each
-process had generated the same ones, but some may not be recognised.
-"""
 
 
 @dataclass(frozen=True)
@@ -293,18 +281,22 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     copies = len(images) - len(firsts)
     exact_copies = len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
-    often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    largest = (
-        np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1
-    )
+    examples = []
+    for group in np.argsort(-counts, kind="stable")[:_GROUPS]:
+        if counts[group] > 1:
+            members = np.flatnonzero(groups == firsts[group])[:_FILES]
+            examples.append(tuple(images.file(int(image)) for image in members))
+    pattern = None
+    if copies >= NOTABLE_SHARE * len(images):
+        pattern = same_seed(images.names, groups)
     return Duplicates(
         images=len(images),
         unique=len(firsts),
         exact=exact_copies,
         near=copies - exact_copies,
         multiplicities=dict(zip(kinds.tolist(), numbers.tolist(), strict=True)),
-        pattern=same_seed(images.names, groups) if copies >= NOTABLE_SHARE * len(images) else None,
-        examples=tuple(tuple(images.file(image) for image in group[:_FILES]) for group in largest),
+        pattern=pattern,
+        examples=tuple(examples),
         complete=near is not None,
     )
 
@@ -316,26 +308,23 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     distance in natural order of the names: next to each other if the processes wrote in turn, else
     one process's images apart.
     """
-    if 2 * len({re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}) <= len(names):
+    stems = {re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}
+    if 2 * len(stems) <= len(names):
         return None  # each image is stored in several formats
-    keys = [*map(in_natural_order, names)]
-    placed = groups[sorted(range(len(names)), key=keys.__getitem__)]
-    by_group = np.argsort(placed, kind="stable")
-    steps, numbers = np.unique(
-        np.diff(by_group)[np.diff(placed[by_group]) == 0], return_counts=True
-    )
     sizes = np.unique(groups, return_counts=True)[1]
     sizes = sizes[sizes > 1]
-    if (
-        len(sizes) < 2
-        or sizes.sum() < _THROUGHOUT * len(names)
-        or numbers.max() < _MOST_REPEATED * numbers.sum()
-    ):
+    if len(sizes) < 2 or sizes.sum() < _THROUGHOUT * len(names):
         return None
     multiplicity = int(np.quantile(sizes, _MOST_REPEATED, method="higher"))
+    as_often = (sizes == multiplicity) | (sizes == multiplicity - 1)
+    order = sorted(range(len(names)), key=lambda place: in_natural_order(names[place]))
+    placed = groups[order]
+    by_group = np.argsort(placed, kind="stable")
+    is_same = np.diff(placed[by_group]) == 0
+    steps, numbers = np.unique(np.diff(by_group)[is_same], return_counts=True)
     if (
-        sizes[(sizes == multiplicity) | (sizes == multiplicity - 1)].sum()
-        < _MOST_REPEATED * sizes.sum()
+        sizes[as_often].sum() < _MOST_REPEATED * sizes.sum()
+        or numbers.max() < _MOST_REPEATED * numbers.sum()
     ):
         return None
     return SameSeed(multiplicity, int(steps[numbers.argmax()]))
@@ -344,41 +333,43 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """Finds the images of FAKE that are also in REAL, except those of a single colour."""
     digests = real.records["digest"]
-    wanted = fake.records["digest"]
-    shared = np.flatnonzero(np.isin(wanted, digests) & (fake.records["low"] < fake.records["high"]))
-    pairs = []
+    own = fake.records["digest"]
+    shared = np.flatnonzero(np.isin(own, digests) & (fake.records["low"] < fake.records["high"]))
+    examples = []
     for image in shared[:_FILES].tolist():
-        partner = int((digests == wanted[image]).argmax())
-        pairs.append((fake.file(image), real.file(partner)))
-    return SharedCopies(len(shared), tuple(pairs))
+        partner = int((digests == own[image]).argmax())
+        examples.append((fake.file(image), real.file(partner)))
+    return SharedCopies(len(shared), tuple(examples))
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
     """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged
     by ``real``.
     """
-    if fake.copies < FEWEST_COPIES:
+    if fake.copies < _FEWEST_COPIES:
         return False
     exact = usual = 0.0
     if real is not None:
         exact = real.exact / real.images
-        # Any two images of REAL's kind are near duplicates at about this rate, divided by the
-        # images.
-        rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
-        near = 1.0 - math.exp(-rate * max(1.0, fake.images / real.images))
-        usual = exact + min(near, _MOST_BY_NATURE)
-    most_exact, most = (min(_TIMES_REAL * each, each + _BEYOND_REAL) for each in (exact, usual))
-    return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(
+        usual = exact
+        if real.near >= _FEWEST_COPIES:
+            # Any two images of REAL's kind are near duplicates at about the rate of its near ones,
+            # divided by its images.
+            times = max(1.0, fake.images / real.images)
+            near = 1.0 - math.exp(-real.near / real.images * times)
+            usual += min(near, _MOST_BY_NATURE)
+    most_exact = min(_TIMES_REAL * exact, exact + _BEYOND_REAL)
+    most = min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
+    exact_share = fake.exact / fake.images
+    return exact_share >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(
         _NOTABLE_NEAR_SHARE, most
     )
 
 
-def has_unnatural_copies(found: Duplicates) -> bool:
+def has_unnatural_copies(duplicates: Duplicates) -> bool:
     """Returns whether a set has more duplicates than any kind of images naturally has."""
-    return (
-        found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES)
-        or found.share >= _MOST_BY_NATURE
-    )
+    fewest = max(NOTABLE_SHARE * duplicates.images, _FEWEST_COPIES)
+    return duplicates.exact >= fewest or duplicates.share >= _MOST_BY_NATURE
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -386,64 +377,47 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
     samples.
     """
     usual = 0.0 if real is None else real.share
-    return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(
-        _NOTABLE_NEAR_SHARE, usual
-    )
+    most = max(_NOTABLE_NEAR_SHARE, usual)
+    return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= most
 
 
 # --- messages -------------------------------------------------------------------------------------
 
 
-def duplicates_text(found: Duplicates) -> str:
+def duplicates_text(duplicates: Duplicates) -> str:
     """Returns how many duplicates a set with at least one has, and of which kinds."""
-    kinds = " or ".join(
-        kind for kind, number in (("exact", found.exact), ("near", found.near)) if number
-    )
-    described = f"{found.unique} different images"
-    if found.unique == 1:
-        described = f"the same image {found.images} times"
-    elif found.pattern is None:
-        described += f", {found.unique - found.multiplicities.get(1, 0)} of them repeated"
+    kinds = {"exact": duplicates.exact, "near": duplicates.near}
+    named = " or ".join(kind for kind, number in kinds.items() if number)
+    pattern = duplicates.pattern
+    described = f"{duplicates.unique} different images"
+    if duplicates.unique == 1:
+        described = f"the same image {duplicates.images} times"
+    elif pattern is None:
+        repeated = duplicates.unique - duplicates.multiplicities.get(1, 0)
+        described += f", {repeated} of them repeated"
     else:
-        described += (
-            f", mostly {found.pattern.multiplicity} times each, "
-            f"{counted(found.pattern.stride, 'file')} apart"
-        )
+        apart = counted(pattern.stride, "file")
+        described += f", mostly {pattern.multiplicity} times each, {apart} apart"
     return (
-        f"{found.copies} of {found.images} images ({found.share:.0%}) are {kinds} duplicates: "
-        f"{described}"
+        f"{duplicates.copies} of {duplicates.images} images ({duplicates.share:.0%}) are {named} "
+        f"duplicates: {described}"
     )
 
 
-def duplicates_message(found: Duplicates, generated: bool) -> str:
-    """Returns what to say of a set with at least one duplicate, and what to do."""
+def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
+    """Returns the finding about a set with at least one duplicate."""
+    pattern = duplicates.pattern
     remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
     if not generated:
         remedy = "every duplicate counts in the statistics, so remove unintended ones"
-    elif found.pattern is None:
+    elif pattern is None:
         remedy = f"if these are generated samples, {remedy}"
     else:
-        processes = f"{found.pattern.multiplicity} processes had used the same random seed"
+        processes = f"{pattern.multiplicity} processes had used the same random seed"
         remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
-    return f"{duplicates_text(found)}; {remedy}"
-
-
-def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
-    """Returns a sentence if images of FAKE are pixel-identical to their partners, in the same row
-    of REAL.
-    """
-    same = int(np.count_nonzero(real.records["digest"] == fake.records["digest"]))
-    lossless = (
-        "pixel-identical to their partners in REAL: their reconstruction is lossless, or they "
-        "are copies"
-    )
-    return [f"{same} of {len(fake)} images are {lossless}"] if same else []
-
-
-def copies_finding(found: Duplicates, generated: bool) -> Finding:
-    """Returns the finding about a set with at least one duplicate."""
-    example = next((group[0] for group in found.examples), "")
-    return Finding(COPIES, "high", found.copies, example, duplicates_message(found, generated))
+    example = duplicates.examples[0][0] if duplicates.examples else ""
+    message = f"{duplicates_text(duplicates)}; {remedy}"
+    return Finding(COPIES, "high", duplicates.copies, example, message)
 
 
 def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:

@@ -16,70 +16,59 @@ from fidtool.names import counted
 from fidtool.reading.records import FLAGS, NOISE, ImageRecords
 from fidtool.sources.contents import BadFile
 
+# Largest pixel value of an image that is black or unscaled: values in [0, 1] saved as bytes are 0
+# or 1, and lossy compression may change them a little.
 _UNSCALED = 2
-"""Largest pixel value of an image that is black or unscaled: values in [0, 1] saved as bytes are 0
-or 1, and lossy compression may change them a little.
-"""
+# Smallest pixel value of a pale image: (x + 1) / 2 maps [0, 1] to 127..255, and lossy compression
+# may lower that a little.
 _PALE = 120
-"""Smallest pixel value of a pale image: (x + 1) / 2 maps [0, 1] to 127..255, and lossy compression
-may lower that a little.
-"""
+# Least contrast of noise, in grey levels: in dark images, and in images whose mean brightness is at
+# least `_DARK`. Rough images of less contrast are photos of something dark, or flat, with the noise
+# of the sensor.
 _NOISE_CONTRAST = 25.0
 _FAINT = 12.0
-"""Least contrast of noise, in grey levels: in dark images, and in images whose mean brightness is
-at least `_DARK`. Rough images of less contrast are photos of something dark, or flat, with the
-noise of the sensor.
-"""
+# In grey levels: an image is dark if no value is larger (it uses a quarter of the range); for
+# noise, if its mean brightness is below this.
 _DARK = 64
-"""In grey levels: an image is dark if no value is larger (it uses a quarter of the range); for
-noise, if its mean brightness is below this.
-"""
+# Least contrast, in grey levels, of an image with values clipped at 0: dark images of less contrast
+# may have many zeros anyway.
 _CLIPPED_CONTRAST = 30.0
-"""Least contrast, in grey levels, of an image with values clipped at 0: dark images of less
-contrast may have many zeros anyway.
-"""
+# Shares of values at 0 between which an image may have been clipped there: with more, it is an
+# image on black.
 _BLACK_SHARE = 0.3
 _MOSTLY_BLACK = 0.85
-"""Shares of values at 0 between which an image may have been clipped there: with more, it is an
-image on black.
-"""
+# Least share of values at 0 in pixels that are not black: clipping sets single channels to 0,
+# whereas all three are 0 in a black background.
 _TORN = 0.03
-"""Least share of values at 0 in pixels that are not black: clipping sets single channels to 0,
-whereas all three are 0 in a black background.
-"""
+# Share of images clipped at 0 that is reported. Half of the photos that were clipped this way are
+# recognised; of photos that were not, 5 % look clipped, and 20 % of those with high contrast.
 _NEGATIVE = 0.35
-"""Share of images clipped at 0 that is reported. Half of the photos that were clipped this way are
-recognised; of photos that were not, 5 % look clipped, and 20 % of those with high contrast.
-"""
+# An image is clipped at both ends if more than 20 % of its values are 0 or 255, and more than 2 %
+# are at each end. It is reported if more than 30 % of the images are.
 _SATURATED = 0.2
 _EACH_END = 0.02
 _CLIPPED = 0.3
-"""An image is clipped at both ends if more than 20 % of its values are 0 or 255, and more than 2 %
-are at each end. It is reported if more than 30 % of the images are.
-"""
+# JPEG artefacts change every image below this quality.
 _STRONG = 65
-"""JPEG artefacts change every image below this quality."""
+# Share of nearly black images that must have values above 0 for the set to be unscaled rather than
+# black.
 _ODD_ONES = 0.02
-"""Share of nearly black images that must have values above 0 for the set to be unscaled rather than
-black.
-"""
+# Up to this share of images of a different size is reported as odd; with more, the sizes vary.
 _OTHER_SIZES = 0.2
-"""Up to this share of images of a different size is reported as odd; with more, the sizes vary."""
+# Noise is reported for more images than this or half of the set, and more than 1 % of the set; dark
+# and gray images for more than this, as some photos are.
 _FEW = 2
-"""Noise is reported for more images than this or half of the set, and more than 1 % of the set;
-dark and gray images for more than this, as some photos are.
-"""
+# Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do
+# white values count against clipping at 0.
 _MIXED = 0.05
-"""Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do
-white values count against clipping at 0.
-"""
+# Share that counts as nearly all images, or nearly all values of an image.
 _MOST = 0.9
-"""Share that counts as nearly all images, or nearly all values of an image."""
 ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 """Findings that are reported even if both sets have them, because one faulty program may have
 written both. Noise is not one of them, as some textures are noisy.
 """
 
+# What is said of the images of a finding, by its code. ``{}`` is replaced by a detail.
 _TEXTS = {
     "unscaled": f"have no pixel value above {_UNSCALED}: values in [0, 1] were saved as bytes "
     "without scaling; multiply them by 255",
@@ -106,7 +95,6 @@ _TEXTS = {
     "mixed formats": "are in a lossy format (JPEG, lossy WebP) and the others are not, so only "
     "some have compression artefacts: save all in the same format",
 }
-"""What is said of the images of a finding, by its code. ``{}`` is replaced by a detail."""
 
 
 About = Literal["fake", "real", "pair"]
@@ -137,24 +125,24 @@ class Finding:
     set: About = "fake"
 
 
-_Found = tuple[str, Severity, Flags, str]
-"""Code, severity, which images are concerned, and what replaces ``{}`` in the text."""
-
-
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found = list[Finding]()
-    measures = Measures(images.records)
-    for code, severity, which, detail in (*_values(measures), *_mixtures(measures)):
-        message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
-        found.append(_finding(code, severity, images, which, message))
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = [*_value_findings(images), *_mixture_findings(images)]
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _finding(
-    code: str, severity: Severity, images: ImageRecords, which: Flags, message: str
+    images: ImageRecords, code: str, severity: Severity, which: Flags, message: str
 ) -> Finding:
     return Finding(code, severity, int(which.sum()), images.file(int(which.argmax())), message)
+
+
+def _known_finding(
+    images: ImageRecords, code: str, severity: Severity, which: Flags, detail: str = ""
+) -> Finding:
+    """Returns a finding with the text of its code, in which ``detail`` replaces the braces."""
+    message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
+    return _finding(images, code, severity, which, message)
 
 
 def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
@@ -201,78 +189,79 @@ def property_findings(images: ImageRecords) -> list[Finding]:
     """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats`
     gives them anyway.
     """
-    modes = (mode.decode().partition("+") for mode in np.unique(images.records["mode"]).tolist())
-    most_bands = max((len(mode) + int(more) for mode, _, more in modes if more), default=0)
-    which = {name: images.records["flags"] >> bit & 1 == 1 for name, bit in FLAGS.items()}
-    counts = {name: int(some.sum()) for name, some in which.items()}
-    texts = property_warnings(counts | {"most_bands": most_bands})
-    return [_finding(name, "low", images, which[name], text) for name, text in texts.items()]
+    measures = Measures(images.records)
+    counts = {name: int(measures.flagged(name).sum()) for name in FLAGS}
+    counts["most_bands"] = 0
+    for mode in np.unique(images.records["mode"]).tolist():
+        bands, _, more = mode.decode().partition("+")
+        if more:
+            counts["most_bands"] = max(counts["most_bands"], len(bands) + int(more))
+    return [
+        _finding(images, name, "low", measures.flagged(name), text)
+        for name, text in property_warnings(counts).items()
+    ]
 
 
-def _values(images: Measures) -> Iterator[_Found]:
+def _value_findings(images: ImageRecords) -> Iterator[Finding]:
+    measures = Measures(images.records)
     low = images.records["low"]
     high = images.records["high"]
     constant = low == high
     unscaled = high <= _UNSCALED
     if unscaled.mean() > 0.5:
-        yield (
-            "unscaled" if (high[unscaled] > 0).mean() > _ODD_ONES else "black",
-            "high",
-            unscaled,
-            "",
-        )
+        has_values = (high[unscaled] > 0).mean() > _ODD_ONES
+        yield _known_finding(images, "unscaled" if has_values else "black", "high", unscaled)
     elif constant.any():
-        yield "constant", "high" if constant.mean() > 0.01 else "low", constant, ""
-    noise = _noise(images)
+        severity: Severity = "high" if constant.mean() > 0.01 else "low"
+        yield _known_finding(images, "constant", severity, constant)
+    noise = _noise(measures)
     if noise.sum() > max(min(_FEW, len(images) // 2), 0.01 * len(images)):
-        yield "noise", "high", noise, ""
-    torn = images.torn > _TORN
-    ends = images.zeros + images.full
-    negative = (
-        torn
-        & (images.zeros > _BLACK_SHARE)
-        & (images.zeros < _MOSTLY_BLACK)
-        & (images.full < _MIXED)
-    )
-    negative &= images.contrast >= _CLIPPED_CONTRAST
-    pale = (low >= _PALE) & ~constant
+        yield _known_finding(images, "noise", "high", noise)
+    torn = measures.torn > _TORN
+    zeros = measures.zeros
+    full = measures.full
+    negative = torn & (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED)
+    negative &= measures.contrast >= _CLIPPED_CONTRAST
     if negative.mean() > _NEGATIVE:
-        yield "negative", "medium", negative, ""
+        yield _known_finding(images, "negative", "medium", negative)
         return
+    pale = (low >= _PALE) & ~constant
     if pale.mean() > _MOST:
-        yield "pale", "high", pale, ""
+        yield _known_finding(images, "pale", "high", pale)
         return
-    clipped = (
-        torn
-        & (np.minimum(images.zeros, images.full) > _EACH_END)
-        & (ends > _SATURATED)
-        & (ends < _MOST)
-    )
+    clipped = torn & (np.minimum(zeros, full) > _EACH_END)
+    clipped &= (zeros + full > _SATURATED) & (zeros + full < _MOST)
     if clipped.mean() > _CLIPPED:
-        yield "clipped", "high", clipped, ""
-    dark = (high <= _DARK) & (high > _UNSCALED) & ~constant
+        yield _known_finding(images, "clipped", "high", clipped)
+    dark = (high <= _DARK) & ~unscaled & ~constant
     if dark.mean() > _MIXED and dark.sum() > _FEW:
-        yield "dark", "low", dark, ""
+        yield _known_finding(images, "dark", "low", dark)
 
 
 def _noise(images: Measures) -> Flags:
-    two_valued = images.records["bins"][:, [0, -1]].sum(axis=1) > _MOST * images.records["values"]
-    strong = (images.contrast >= _NOISE_CONTRAST) | (
-        (images.contrast >= _FAINT) & (images.light >= _DARK)
-    )
-    return np.asarray((images.records["roughness"] >= NOISE) & strong & ~two_valued)
+    records = images.records
+    two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
+    least_contrast = np.where(images.light >= _DARK, _FAINT, _NOISE_CONTRAST)
+    rough = records["roughness"] >= NOISE
+    return np.asarray(rough & (images.contrast >= least_contrast) & ~two_valued)
 
 
-def _mixtures(images: Measures) -> Iterator[_Found]:
-    odd = images.odd_sized
+def _mixture_findings(images: ImageRecords) -> Iterator[Finding]:
+    measures = Measures(images.records)
+    odd = measures.odd_sized
     if 0 < odd.sum() <= _OTHER_SIZES * len(images):
         usual = images.records[odd.argmin()]
-        yield "odd size", "low", odd, f"{usual['width']} x {usual['height']}"
-    gray = images.gray & (images.records["low"] < images.records["high"])
+        size = f"{usual['width']} x {usual['height']}"
+        yield _known_finding(images, "odd size", "low", odd, size)
+    gray = measures.gray & (images.records["low"] < images.records["high"])
     if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
-        yield "gray", "low", gray, ""
+        yield _known_finding(images, "gray", "low", gray)
     quality = images.records["quality"]
-    if len(images.qualities) and (median := np.median(images.qualities)) < _STRONG:
-        yield "strong compression", "medium", (quality > 0) & (quality < _STRONG), f"{median:.0f}"
-    if _MIXED < images.lossy.mean() < 1 - _MIXED:
-        yield "mixed formats", "low", images.lossy, ""
+    strong = (quality > 0) & (quality < _STRONG)
+    if strong.any():
+        median = np.median(measures.qualities)
+        if median < _STRONG:
+            yield _known_finding(images, "strong compression", "medium", strong, f"{median:.0f}")
+    lossy = measures.lossy
+    if _MIXED < lossy.mean() < 1 - _MIXED:
+        yield _known_finding(images, "mixed formats", "low", lossy)

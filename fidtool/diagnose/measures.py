@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.reading.records import BRIGHTNESS, FLAGS, RecordArray
+from fidtool.reading.records import BANDS, BRIGHTNESS, FLAGS, RecordArray
 
+# Images with less in the lowest band of detail, in levels squared, are flat: they have no detail to
+# lose.
 _TEXTURED = 10.0
-"""Images with less in the lowest band of detail, in levels squared, are flat: they have no detail
-to lose.
-"""
+# Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8,
+# whereas cartoons have about 10 % and photos none.
 _REPEATS = 18
-"""Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8,
-whereas cartoons have about 10 % and photos none.
-"""
+# Share that counts as nearly all images.
 _MOST = 0.9
-"""Share that counts as nearly all images."""
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -46,11 +45,6 @@ class Measures:
         return Measures(self.records[self.records["highest"] > 0])
 
     @cached_property
-    def older(self) -> bool:
-        """Whether an earlier version recorded them, without the range and detail."""
-        return not len(self.measured) and bool(self.records["high"].any())
-
-    @cached_property
     def side(self) -> float:
         """Median side, in pixels, of squares with as many pixels as each image."""
         pixels = self.records["width"] * self.records["height"].astype(np.float64)
@@ -64,26 +58,27 @@ class Measures:
     @cached_property
     def usual_size(self) -> tuple[int, int] | None:
         """The width and height that nearly all images have; None if they vary."""
-        sizes = _packed(self.records["width"], self.records["height"])
-        size = _most_frequent(sizes)
-        return (
-            divmod(size, 1 << 32) if np.count_nonzero(sizes == size) >= _MOST * len(self) else None
-        )
+        size, count = _most_frequent(self.records["width"], self.records["height"])
+        return size if count >= _MOST * len(self) else None
 
     @cached_property
     def odd_sized(self) -> Flags:
         """Which do not have the most frequent size; photos of one camera in portrait and landscape
         have the same.
         """
-        width = self.records["width"]
-        height = self.records["height"]
-        sizes = _packed(np.minimum(width, height), np.maximum(width, height))
-        return sizes != _most_frequent(sizes)
+        shorter = np.minimum(self.records["width"], self.records["height"])
+        longer = np.maximum(self.records["width"], self.records["height"])
+        size, _ = _most_frequent(shorter, longer)
+        return (shorter != size[0]) | (longer != size[1])
+
+    def flagged(self, name: str) -> Flags:
+        """Which have a property, named as in `FLAGS`."""
+        return self.records["flags"] >> FLAGS[name] & 1 == 1
 
     @cached_property
     def lossy(self) -> Flags:
         """Which are in a lossy format."""
-        return self.records["flags"] >> FLAGS["lossy"] & 1 == 1
+        return self.flagged("lossy")
 
     @cached_property
     def qualities(self) -> NDArray[np.uint8]:
@@ -141,6 +136,11 @@ class Measures:
         return float(np.sqrt(varied.mean()))
 
     @cached_property
+    def relative_variety(self) -> float:
+        """`variety`, as a share of the median contrast of the thumbnails."""
+        return self.variety / max(float(np.median(self.cells.std(axis=1))), 1.0)
+
+    @cached_property
     def colourful(self) -> Flags:
         """Which have values in most bins between their ends: others, such as masks, repeat pixels
         by nature.
@@ -172,6 +172,11 @@ class Measures:
         """
         return self.torn + self.full
 
+    def holds_both_ends(self, slack: int) -> Flags:
+        """Which have values at 0 and at 255, within so many levels."""
+        lowest = self.records["lowest"] <= slack
+        return lowest & (self.records["highest"] >= 255 - slack)
+
     @cached_property
     def repeated(self) -> Flags:
         """Which consist of repeated pixels, and not by nature."""
@@ -192,12 +197,14 @@ class Measures:
         """
         return self.detail - self.detail[:, :1]
 
+    @cached_property
+    def upper_detail(self) -> Floats:
+        """Mean of `relative_detail` in the upper half of the frequencies."""
+        return self.relative_detail[:, BANDS // 2 :].mean(axis=1)
 
-def _packed(width: NDArray[np.uint32], height: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return sizes as single numbers, which sort quickly."""
-    return width.astype(np.int64) << 32 | height
 
-
-def _most_frequent(numbers: NDArray[np.int64]) -> int:
-    kinds, counts = np.unique(numbers, return_counts=True)
-    return int(kinds[counts.argmax()])
+def _most_frequent(
+    one: NDArray[np.uint32], other: NDArray[np.uint32]
+) -> tuple[tuple[int, int], int]:
+    """Return the most frequent pair of numbers, and how many there are."""
+    return Counter(zip(one.tolist(), other.tolist(), strict=True)).most_common(1)[0]

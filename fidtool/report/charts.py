@@ -6,7 +6,8 @@ import base64
 import io
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from fidtool.result.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
-_LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
+_LONGEST_LINE = 100
+_LONGEST_NAME = 24
+_LONGEST_PATH = 48
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fidtool",  # the same figure gives the same bytes
@@ -31,23 +35,35 @@ _STYLE: dict[str, Any] = {
     "axes.formatter.limits": (-4, 7),
     "axes.facecolor": "none",
 }
-_WIDTH, _HEIGHT, _ROW = 480, 280, 26
-"""Size of the page's chart in pixels, and height of a row if each FAKE has one."""
+# Size of the page's chart in pixels, and height of a row if each FAKE has one.
+_WIDTH = 480
+_HEIGHT = 280
+_ROW = 26
+# Maximum number of values along a line; of more, only the lowest is given.
 _MOST_VALUES = 12
-"""Maximum number of values along a line; of more, only the lowest is given."""
+# Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are
+# 1 apart.
 _BESIDE = 0.3
-"""Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are
-1 apart.
-"""
+_BARS: dict[str, Any] = {
+    "label": "bias-corrected, 95 % interval",
+    "marker": "o",
+    "capsize": 3,
+    "clip_on": False,
+}
 
 
 def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) -> dict[str, Any]:
     """Settings for the colours of text, labels of axes, grid lines, the distances, and their
     corrected estimates.
     """
-    labels = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), muted)
-    cycle = f"cycler(color={[distances, corrected]})"
-    return {"text.color": ink, "grid.color": line, "axes.prop_cycle": cycle, **labels}
+    return {
+        "text.color": ink,
+        "axes.labelcolor": muted,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "grid.color": line,
+        "axes.prop_cycle": f"cycler(color={[distances, corrected]})",
+    }
 
 
 _LIGHT = _colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
@@ -63,24 +79,26 @@ def page_charts(evaluation: Evaluation) -> list[str]:
     results = evaluation.results
     if len(results) == 1 or any(result.frechet_distance is None for result in results):
         return []
-    inches = _WIDTH / 72, _height(results) or _HEIGHT / 72  # a unit of the SVG is a pixel
-    contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
-    return [
-        f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents
-    ]
+    inches = (_WIDTH / 72, _height(results) or _HEIGHT / 72)  # a unit of the SVG is a pixel
+    charts = []
+    for colours in (_LIGHT, _DARK):
+        content = base64.b64encode(_image("svg", inches, results, colours)).decode()
+        charts.append(f"data:image/svg+xml;base64,{content}")
+    return charts
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
     lines = title_of(evaluation, _distance_of(evaluation.results[0]), _LONGEST_PATH)
     title = "\n".join(shortened(legible(line), _LONGEST_LINE) for line in lines)
-    inches = 9.0, max(4.5, _height(evaluation.results))
+    inches = (9.0, max(4.5, _height(evaluation.results)))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
 
 def _height(results: Sequence[Comparison]) -> float:
     """Height in inches that rows need; 0 for a line."""
-    return 0.0 if sweep_of(results)[1] else (len(results) + 3) * _ROW / 72
+    _, label = sweep_of(results)
+    return 0.0 if label else (len(results) + 3) * _ROW / 72
 
 
 def _image(
@@ -119,31 +137,18 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     distances along x.
     """
     points, label = sweep_of(results)
-    axis, order, line, dashes = (
-        (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
-    )
     title = _distance_of(results[0]).base
-    x, y = [[point.x for point in points], [point.distance for point in points]][::order]
-    axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
-    bars = [
-        (point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)
-    ]
-    if bars:
-        places, values, low, high = np.transpose(bars)
-        x, y = [places if label else places + _BESIDE, values][::order]
-        reach = [values - low, high - values]
-        look: dict[str, Any] = {
-            "linestyle": dashes,
-            "clip_on": False,
-            "yerr" if label else "xerr": reach,
-        }
-        axes.errorbar(x, y, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
-    axes.set_xlabel(label)
-    (_label_line if label else _label_rows)(axes, points)
-    (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
-    low = (
-        0.0 if 0 <= 2 * least < most else low
-    )  # unless the values are less than a factor of 2 apart
+    if label:
+        axis: Axis = axes.yaxis
+        axes.set_xlabel(label)
+        _draw_line(axes, points, title)
+    else:
+        axis = axes.xaxis
+        _draw_rows(axes, points, title)
+    least, most = sorted(axis.get_data_interval())
+    low, high = axis.get_view_interval()
+    if 0 <= 2 * least < most:  # unless the values are less than a factor of 2 apart
+        low = 0.0
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
         axis.set_label_text(f"the axis starts at {low:.{decimals_of(high - low, 2)}f}, not at 0")
@@ -151,23 +156,50 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)
     axes.spines[:].set_visible(False)
-    space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-    side, edge = (
-        ("left", 0) if label else ("right", 1)
-    )  # long names leave it no room on the right of their rows
-    axes.legend(loc=f"lower {side}", bbox_to_anchor=(edge, 1), ncols=2, frameon=False, **space)
-
-
-def _label_line(axes: Axes, points: Sequence[Point]) -> None:
-    """The values are above their points, or beside the error bars."""
-    x, lowest = [point.x for point in points], min(point.distance for point in points)
-    apart, side = (
-        ((6, 5), "left") if any(point.corrected for point in points) else ((0, 7), "center")
+    axes.legend(
+        loc="lower left" if label else "lower right",
+        # Long names leave it no room on the right of their rows.
+        bbox_to_anchor=(0 if label else 1, 1),
+        ncols=2,
+        frameon=False,
+        borderaxespad=0.4,
+        handlelength=1.6,
+        columnspacing=1.2,
     )
+
+
+def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list[list[float]]]:
+    """Return the places of the bias-corrected estimates, the estimates, and how far their intervals
+    reach below and above them.
+    """
+    bars = {point.x: point.corrected for point in points if point.corrected}
+    below = [bar.value - bar.low for bar in bars.values()]
+    above = [bar.high - bar.value for bar in bars.values()]
+    return list(bars), [bar.value for bar in bars.values()], [below, above]
+
+
+def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
+    """The values are above their points, or beside the error bars."""
+    x = [point.x for point in points]
+    distances = [point.distance for point in points]
+    axes.plot(x, distances, label=title, marker="o", linestyle="-", clip_on=False)
+    places, estimates, reach = _error_bars(points)
+    apart = (0, 7)
+    side = "center"
+    if places:
+        apart = (6, 5)
+        side = "left"
+        axes.errorbar(places, estimates, yerr=reach, linestyle="--", **_BARS)
     for point in points:
-        if len(points) <= _MOST_VALUES or point.distance == lowest:
-            at = point.x, point.distance
-            axes.annotate(point.value, at, apart, textcoords="offset points", ha=side, fontsize=12)
+        if len(points) <= _MOST_VALUES or point.distance == min(distances):
+            axes.annotate(
+                point.value,
+                (point.x, point.distance),
+                apart,
+                textcoords="offset points",
+                ha=side,
+                fontsize=12,
+            )
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:
         axes.set_xticks(x)
@@ -175,13 +207,18 @@ def _label_line(axes: Axes, points: Sequence[Point]) -> None:
     axes.margins(y=0.12)
 
 
-def _label_rows(axes: Axes, points: Sequence[Point]) -> None:
+def _draw_rows(axes: Axes, points: Sequence[Point], title: str) -> None:
     """The value of each FAKE is at the end of its row, and its error bar below its point, which it
     would hide.
     """
-    axes.set_yticks(
-        [point.x for point in points], [point.name for point in points], parse_math=False
-    )
+    y = [point.x for point in points]
+    distances = [point.distance for point in points]
+    axes.plot(distances, y, label=title, marker="o", linestyle="none", clip_on=False)
+    places, estimates, reach = _error_bars(points)
+    if places:
+        beside = [place + _BESIDE for place in places]
+        axes.errorbar(estimates, beside, xerr=reach, linestyle="none", **_BARS)
+    axes.set_yticks(y, [point.name for point in points], parse_math=False)
     for point in points:
         axes.text(
             1.02,
@@ -195,7 +232,8 @@ def _label_rows(axes: Axes, points: Sequence[Point]) -> None:
     axes.locator_params(axis="x", nbins=5)
 
 
-class Point(NamedTuple):
+@dataclass(frozen=True)
+class Point:
     """One FAKE of a sweep; ``value`` is its distance as it is shown."""
 
     x: float
@@ -214,14 +252,23 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
         position among the arguments, 1, 2, 3 …
     """
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
-    found = numbers_of(paths) if len(paths) > 2 else None  # two points are no line
-    numbers, label = found or ([place + 1.0 for place in range(len(paths))], "")
+    numbers = [place + 1.0 for place in range(len(paths))]
+    label = ""
+    swept = numbers_of(paths)
+    if swept is not None and len(paths) > 2:  # two points are no line
+        numbers, label = swept
     points = []
     for number, name, result in zip(numbers, short_names(paths), results, strict=True):
         value = _distance_of(result)
-        text = rounded(value, result)
-        name = legible(shortened(name, _LONGEST_NAME))
-        points.append(Point(number, name, result.metrics[value.key], text, result.corrected))
+        points.append(
+            Point(
+                x=number,
+                name=legible(shortened(name, _LONGEST_NAME)),
+                distance=result.metrics[value.key],
+                value=rounded(value, result),
+                corrected=result.corrected,
+            )
+        )
     return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
 
 
@@ -232,8 +279,10 @@ def _distance_of(result: Comparison) -> Value:
 
 def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE) -> tuple[str, str]:
     """Return what values are of: metric and sets; then network, protocol, numbers of images."""
-    results, basis = evaluation.results, evaluation.basis(value)
-    title, real = value.short_title, described(results[0].real, longest)
+    results = evaluation.results
+    basis = evaluation.basis(value)
+    title = value.short_title
+    real = described(results[0].real, longest)
     if len(results) == 1:
         return f"{title} of {described(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])
@@ -242,9 +291,8 @@ def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE)
 
 def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     """Return the name of a set, the number of its images, and how they were framed."""
-    sampled = images.count is not None and images.found not in (None, images.count)
-    count = (
-        f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
-    )
+    count = images_of([images.count])
+    if images.count is not None and images.found not in (None, images.count):
+        count = f"{images.count:,} of {images_of([images.found])}"
     framed = f", framed by {images.framing}" if images.framing else ""
     return f"{shortened(images.name, longest)} ({count}{framed})"

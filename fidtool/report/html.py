@@ -17,9 +17,9 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, FidtoolError, Spelling, as_argument, option, rendered
+from fidtool.errors import SEVERITIES, Spelling, as_argument, option, rendered
 from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
-from fidtool.reading.decode import DecodeError, DecodeOptions, decode
+from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.loader import ImageLookup
 from fidtool.report.charts import described, page_charts, title_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
@@ -27,19 +27,23 @@ from fidtool.report.text import class_summaries, differences_shown, heldout_line
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.values import Value
-from fidtool.sources.contents import ContentError, Read, ValueRange
+from fidtool.sources.contents import Read, ValueRange
 from fidtool.sources.crops import Crop
 
-_MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
-"""Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least
-one of each.
-"""
+# Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one
+# of each.
+_MOST_IMAGES = 24
+_MOST_IMAGES_OF_ALL = 96
+# If there are more pairs of FAKEs, only those with the best FAKE are shown.
+_MOST_PAIRS = 12
+# Maximum number of FAKEs whose values are in the header.
+_MOST_LEADING = 4
 LONGEST_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
+# Images up to this long side are stored losslessly.
 _SMALL = 64
-"""Images up to this long side are stored losslessly."""
+# What a page calls that which a finding is about.
 _ABOUT = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
-"""What a page calls that which a finding is about."""
 
 
 class Thumbnail(NamedTuple):
@@ -69,8 +73,10 @@ def html_report(
     def thumbnail(file: str, crop: Crop | None) -> Thumbnail:
         return thumbnail_of(crop, images.read(file), images.floats)
 
-    template, content = _environment(spelling).get_template("page.html.j2"), _content(evaluation)
-    template.render(content, thumbnail=wish)  # so that a source is read in one pass
+    template = _environment(spelling).get_template("page.html.j2")
+    content = _content(evaluation)
+    # The first page only shows which images are wanted, so that a source is read in one pass.
+    template.render(content, thumbnail=wish)
     images.prefetch(wanted)
     page: str = template.render(content, thumbnail=thumbnail)
     return page.lstrip()
@@ -91,16 +97,20 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    of_results = (
+    functions = (
+        class_rows,
+        class_summaries,
         command_line,
         described,
         duplicates_of,
         findings_of,
         heldout_lines,
         images_of,
+        option,
         properties_of,
+        rounded,
+        shortened,
     )
-    functions = (*of_results, class_rows, class_summaries, option, rounded, shortened)
     environment.globals |= {function.__name__: function for function in functions}
     return environment
 
@@ -108,39 +118,47 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
 def _content(evaluation: Evaluation) -> dict[str, Any]:
     """What the template shows besides what it asks of its functions."""
     results = [
-        replace(each, exhibit=each.exhibit or Exhibit(), diagnosis=each.diagnosis or Diagnosis())
-        for each in evaluation.results
+        replace(
+            result,
+            exhibit=result.exhibit or Exhibit(),
+            diagnosis=result.diagnosis or Diagnosis(),
+        )
+        for result in evaluation.results
     ]
     paths = [result.fake.name for result in results]
     names = short_names(paths)
-    # Of more differences, those to the best FAKE.
-    differences = differences_shown(evaluation, 12, dict(zip(paths, names, strict=True)))
-    main, columns = results[0].values[0], columns_of(evaluation)
+    main = results[0].values[0]
+    columns = columns_of(evaluation)
     leading, verdict = _verdict(evaluation, columns, names, main)
-    document = evaluation.to_dict()
-    record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
-    record |= {
-        name: {each["fake"]: each[name] for each in document["results"]}
-        for name in ("metrics", "sets")
-    }
-    details = map(legible, json.dumps(record, indent=2, ensure_ascii=False).split("\n"))
     return {
         "evaluation": evaluation,
         "results": results,
         "names": names,
         "main": main,
         "values": {value.key: value for value in evaluation.values},
-        "leading": leading[:4],  # their values are in the header
+        "leading": leading[:_MOST_LEADING],
         "verdict": verdict,
         "subject": title_of(evaluation, main),
         "alerts": evaluation.alerts,
         "charts": page_charts(evaluation),
         "columns": columns,
         "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],
-        "differences": differences,
+        "differences": differences_shown(
+            evaluation, _MOST_PAIRS, dict(zip(paths, names, strict=True))
+        ),
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
-        "details": escape("\n".join(details)),
+        "details": escape(_record(evaluation)),
     }
+
+
+def _record(evaluation: Evaluation) -> str:
+    """Return how the values were computed and all their digits, as JSON."""
+    document = evaluation.to_dict()
+    record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
+    for name in ("metrics", "sets"):
+        record[name] = {result["fake"]: result[name] for result in document["results"]}
+    lines = json.dumps(record, indent=2, ensure_ascii=False).split("\n")
+    return "\n".join(map(legible, lines))
 
 
 def _verdict(
@@ -149,25 +167,24 @@ def _verdict(
     """The places of the FAKEs whose values are in the header, and which of several is best by the
     main metric.
     """
-    results, title = evaluation.results, main.short_title
+    results = evaluation.results
+    title = main.short_title
     if len(results) == 1:
         return [0], title
-    known = all(result.corrected_of(main) for result in results)
-    column = next(column for column in columns if column.is_corrected == known)
+    is_known = all(result.corrected_of(main) for result in results)
+    column = next(column for column in columns if column.is_corrected == is_known)
     best = sorted(column.best)
     if not best:
-        alike = column.better and sum(not is_real(result) for result in results) > 1
-        return (
-            [],
-            f"{title} of {len(results)} sets{', which cannot be told apart' if alike else ''}",
-        )
+        rated = sum(not is_real(result) for result in results)
+        alike = ", which cannot be told apart" if column.better and rated > 1 else ""
+        return [], f"{title} of {len(results)} sets{alike}"
     if len(best) > 1:
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
-    name, extreme = (
-        shortened(names[best[0]], 48),
-        "lowest" if column.better == "lower" else "highest",
-    )
-    return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
+    name = shortened(names[best[0]], 48)
+    if is_known:
+        return best, f"{name} is the best"
+    extreme = "lowest" if column.better == "lower" else "highest"
+    return best, f"{name} has the {extreme} {title}"
 
 
 # --- what the template asks about a FAKE ----------------------------------------------------------
@@ -187,10 +204,9 @@ def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = N
         image.save(buffer, kind, optimize=True, quality=85)
     except FileNotFoundError:
         return Thumbnail(problem="not found")
-    except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
-        return Thumbnail(
-            problem=getattr(error, "strerror", None) or str(error) or type(error).__name__
-        )
+    except Exception as error:
+        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Thumbnail(problem=problem)
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 
@@ -198,25 +214,22 @@ def findings_of(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """Return the findings in FAKE, between the two and in REAL, each with the set or sets; the
     worst first.
     """
-    found = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    return [(_ABOUT[finding.set], finding) for finding in found]
+    findings = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return [(_ABOUT[finding.set], finding) for finding in findings]
 
 
 def duplicates_of(diagnosis: Diagnosis) -> list[str]:
     """Return the number and kinds of the duplicates, one sentence per set that has any, and one of
     those in both.
     """
-    sentences = [
-        f"{name}: "
-        f"{duplicates_text(found)}{'' if found.complete else '; near ones were not searched for'}."
-        for name, found in (("FAKE", diagnosis.fake), ("REAL", diagnosis.real))
-        if found is not None and found.copies
-    ]
+    sentences = []
+    for name, duplicates in (("FAKE", diagnosis.fake), ("REAL", diagnosis.real)):
+        if duplicates is not None and duplicates.copies:
+            more = "" if duplicates.complete else "; near ones were not searched for"
+            sentences.append(f"{name}: {duplicates_text(duplicates)}{more}.")
     if diagnosis.shared is not None and diagnosis.shared.count:
-        sentences.append(
-            f"Pixel-identical to images of REAL: {counted(diagnosis.shared.count, 'image')} of "
-            "FAKE."
-        )
+        shared = counted(diagnosis.shared.count, "image")
+        sentences.append(f"Pixel-identical to images of REAL: {shared} of FAKE.")
     return sentences
 
 
@@ -224,29 +237,33 @@ def properties_of(exhibit: Exhibit) -> list[tuple[str, str, str]]:
     """Return rows of a label, REAL's value and FAKE's value; none if nothing is known about either
     set.
     """
-    real, fake = (
-        {} if health is None else _properties(health) for health in (exhibit.real, exhibit.fake)
-    )
+    real = _properties(exhibit.real)
+    fake = _properties(exhibit.fake)
     return [
         (label, real.get(label, "unknown"), fake.get(label, "unknown")) for label in real or fake
     ]
 
 
-def _properties(health: Health) -> dict[str, str]:
+def _properties(health: Health | None) -> dict[str, str]:
+    if health is None:
+        return {}
     least, median, most = health.aspect_ratios
-    quality = health.jpeg_quality
+    ratio = f"{median:.3g}"
+    if least != most:
+        ratio += f" ({least:.3g} to {most:.3g})"
+    quality = "no JPEGs"
+    if health.jpeg_quality is not None:
+        lowest, usual, highest = health.jpeg_quality
+        quality = f"{usual} ({lowest} to {highest})"
+    light, deviation = health.brightness
     return {
         "Images": f"{health.images:,}",
         "Formats": kinds_of(health.formats),
         "Colour modes": kinds_of(health.modes),
         "Sizes in pixels": kinds_of(health.sizes),
-        "Aspect ratio": f"{median:.3g}"
-        if least == most
-        else f"{median:.3g} ({least:.3g} to {most:.3g})",
-        "JPEG quality": "no JPEGs"
-        if quality is None
-        else f"{quality[1]} ({quality[0]} to {quality[2]})",
-        "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
+        "Aspect ratio": ratio,
+        "JPEG quality": quality,
+        "Brightness (0 to 255)": f"{light:.1f} ± {deviation:.1f}",
         "Grayscale": f"{health.grayscale:.1%}",
         "Duplicates": f"{health.duplicates.share:.1%}",
         "Unreadable": f"{len(health.unreadable):,}",

@@ -14,8 +14,8 @@ from fidtool.result.evaluation import Comparison
 from fidtool.settings.settings import Settings
 from fidtool.system.background import call_with_timeout
 
+# How long a logger may take, which may wait for a server or a login.
 _SECONDS = 60.0
-"""How long a logger may take, which may wait for a server or a login."""
 Rows = Sequence[tuple[int | None, dict[str, float]]]
 """The rows of a run: a step, and the values at it."""
 
@@ -59,18 +59,15 @@ def _trackio(project: str, name: str, rows: Rows) -> None:
     trackio.finish()
 
 
+# The trackers by the names of their packages: a function that logs a run, and what to try if it
+# fails. The functions take what follows the colon in the setting, the run's name, empty for the
+# tracker's default, and its rows.
 _LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
     "tensorboard": (_tensorboard, "check that the folder can be written"),
     "wandb": (_wandb, "run `wandb login`, or set WANDB_MODE=offline"),
     "mlflow": (_mlflow, "check MLFLOW_TRACKING_URI"),
     "trackio": (_trackio, "check TRACKIO_DIR"),
 }
-"""The trackers by the names of their packages: a function that logs a run, and what to try if it
-fails.
-
-The functions take what follows the colon in the setting, the run's name, empty for the tracker's
-default, and its rows.
-"""
 
 
 def check_loggers(places: Sequence[str]) -> None:
@@ -78,15 +75,13 @@ def check_loggers(places: Sequence[str]) -> None:
     for text in places:
         kind, _, place = text.partition(":")
         if kind not in _LOGGERS or not place:
-            problem = (
-                f"{option('log', text)} must be KIND:PLACE, where KIND is one of "
-                f"{', '.join(_LOGGERS)}"
-            )
-            raise InputError(
-                problem + ("" if kind in _LOGGERS else suggestion(kind, _LOGGERS)), setting="log"
-            )
-        found = find_spec(kind)
-        if found is None or found.origin is None:  # nothing, or a folder of logs
+            known = ", ".join(_LOGGERS)
+            problem = f"{option('log', text)} must be KIND:PLACE, where KIND is one of {known}"
+            if kind not in _LOGGERS:
+                problem += suggestion(kind, _LOGGERS)
+            raise InputError(problem, setting="log")
+        package = find_spec(kind)
+        if package is None or package.origin is None:  # nothing, or a folder of logs
             raise InputError(
                 f"{option('log', text)} needs the package {kind}:",
                 f"pip install 'fidtool[{kind}]'",
@@ -115,36 +110,30 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
     """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else
     one per FAKE.
     """
-    names, values = (
-        [redacted(each.fake.name) for each in results],
-        [_values_of(each) for each in results],
-    )
-    swept = numbers_of(names) if step is None and len(results) > 1 else None
+    paths = [redacted(result.fake.name) for result in results]
+    values = [_values_of(result) for result in results]
+    if len(results) == 1:
+        return [("", [(step, values[0])])]
+    swept = None if step is not None else numbers_of(paths)
     if swept is not None and all(number.is_integer() for number in swept[0]):
-        steps = dict(zip(map(int, swept[0]), values, strict=True))
-        return [("", [(number, steps[number]) for number in sorted(steps)])]
+        by_step = dict(zip(map(int, swept[0]), values, strict=True))
+        return [("", sorted(by_step.items()))]
     # Without separators, because TensorBoard's runs are folders.
-    names = (
-        [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)]
-        if len(results) > 1
-        else [""]
-    )
+    names = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(paths)]
     if len({*names}) < len(names):  # a/b and a-b
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
-    return [(name, [(step, each)]) for name, each in zip(names, values, strict=True)]
+    return [(name, [(step, row)]) for name, row in zip(names, values, strict=True)]
 
 
 def _values_of(result: Comparison) -> dict[str, float]:
     """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with
     their intervals.
     """
-    found = dict(result.metrics)
-    for key, each in result.uncertainties.items():
-        if (bar := each.corrected) is not None:
-            corrected = f"{key}_corrected"
-            found |= {
-                corrected: bar.value,
-                f"{corrected}_low": bar.low,
-                f"{corrected}_high": bar.high,
-            }
-    return found
+    values = dict(result.metrics)
+    for key, uncertainty in result.uncertainties.items():
+        bar = uncertainty.corrected
+        if bar is not None:
+            values[f"{key}_corrected"] = bar.value
+            values[f"{key}_corrected_low"] = bar.low
+            values[f"{key}_corrected_high"] = bar.high
+    return values

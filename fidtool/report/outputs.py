@@ -27,8 +27,12 @@ _SUFFIXES = {
 
 def output_files(settings: Settings) -> dict[str, Path]:
     """Return the files that a run writes, by setting."""
-    files = {setting: getattr(settings, setting) for setting in _SUFFIXES}
-    return {setting: Path(file) for setting, file in files.items() if file is not None}
+    files = {}
+    for setting in _SUFFIXES:
+        file = getattr(settings, setting)
+        if file is not None:
+            files[setting] = Path(file)
+    return files
 
 
 def check_outputs(settings: Settings, inputs: Collection[object] = ()) -> None:
@@ -60,25 +64,21 @@ def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> N
     to.
     """
     for setting, file in shown.items():
-        charted = setting in ("report", "plot")
-        if (
-            charted and importlib.util.find_spec("matplotlib") is None
-        ):  # not imported; torch has jinja2
+        named = option(setting, str(file))
+        needs_charts = setting in ("report", "plot")
+        # It is not imported. jinja2 is there, as torch needs it.
+        if needs_charts and importlib.util.find_spec("matplotlib") is None:
             raise InputError(
                 f"{option(setting)} needs the package matplotlib:",
                 "pip install 'fidtool[report]'",
                 setting=setting,
             )
         if file.suffix.lower() not in _SUFFIXES[setting]:
-            raise InputError(
-                f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}",
-                setting=setting,
-            )
-        check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
+            problem = f"{named}: the name must end in {_SUFFIXES[setting][0]}"
+            raise InputError(problem, setting=setting)
+        check_target(named, file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
-            raise InputError(
-                f"{option(setting, str(file))} must be a regular file, which lines can be added to"
-            )
+            raise InputError(f"{named} must be a regular file, which lines can be added to")
 
 
 def write_shown(
@@ -88,19 +88,17 @@ def write_shown(
     file: Path,
     spelling: Spelling = as_argument,
 ) -> None:
-    """Write the page or the plot atomically, see `html_report` and `sweep_plot`; or add to the
-    history.
-    """
+    """Write the page, the plot or the values of single images atomically; or add to the history."""
     if setting == "history":
         append_history(evaluation, file)
         return
+    # Few runs need these modules.
     if setting == "pairs_output":
-        from fidtool.report.tables import image_lines  # few runs need these modules
+        from fidtool.report.tables import image_lines
 
-        content = "".join(f"{line}\n" for line in image_lines(evaluation)).encode(
-            "utf-8", "surrogateescape"
-        )
-    elif setting == "plot":  # its suffix is its format
+        text = "".join(f"{line}\n" for line in image_lines(evaluation))
+        content = text.encode("utf-8", "surrogateescape")
+    elif setting == "plot":
         from fidtool.report.charts import sweep_plot
 
         content = sweep_plot(evaluation, file.suffix[1:].lower())

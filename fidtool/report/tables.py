@@ -8,10 +8,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import maxsize
-from typing import Any, NamedTuple
+from typing import Any
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
@@ -28,7 +28,7 @@ from fidtool.report.text import (
 )
 from fidtool.result.changes import lines_of, obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
-from fidtool.result.explanations import Difference, Interval, decimals_of
+from fidtool.result.explanations import Interval, decimals_of
 from fidtool.result.values import Value
 from fidtool.system.json_fields import plain
 
@@ -36,63 +36,81 @@ Kind = tuple[str, str, str]
 """What identifies a column, see `Value.column`."""
 Saved = Mapping[str, Evaluation]
 """Evaluations by the names of their files; that of a run which is not saved is empty."""
+Differences = Mapping[frozenset[str], Interval]
+"""Differences of one distance, by the paths of two FAKEs."""
+# Maximum number of classes that are printed; the JSON has all.
 _MOST_CLASSES = 20
-"""Maximum number of classes that are printed; the JSON has all."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _FORMULA = ("=", "+", "-", "@")
-_NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
-"""A ligature, and the characters for which LaTeX with its default encoding and fonts has no
-glyph.
-"""
+# For these characters, LaTeX with its default encoding and fonts has no glyph.
+_NOT_IN_LATEX = re.compile("[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 _LATEX = str.maketrans(
-    {each: f"\\{each}" for each in "_%&#${}"}
-    | {
+    {
+        **{character: f"\\{character}" for character in "_%&#${}"},
         "\\": r"\textbackslash{}",
         "^": r"\textasciicircum{}",
         "~": r"\textasciitilde{}",
         "|": r"\textbar{}",
-    }
-    | {
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "±": r"$\pm$",
         "∞": r"$\infty$",
         "×": r"$\times$",
-    }
-    | {
         "↓": r"$\downarrow$",
         "↑": r"$\uparrow$",
+        # At the start of a row, these are options of the row before it.
         "[": "{[}",
         "*": "{*}",
-    }  # at the start of a row, options of the last
+    }
 )
 
 
-class Column(NamedTuple):
+@dataclass
+class Column:
     """A column, with one value per FAKE.
 
     Attributes:
         title: what the values are.
+        values: the values as text.
         better: ``lower`` or ``higher``; empty if neither is better.
-        best: places of the values that are marked.
-        tied: whether some are marked because they cannot be distinguished from the best.
-        is_corrected: whether they are bias-corrected distances.
         spread: what is behind the ±, such as ``s.d.``; empty if nothing is, or it is unknown.
+        is_corrected: whether they are bias-corrected distances.
+        best: places of the values that are marked.
+        is_tied: whether some are marked because they cannot be distinguished from the best.
     """
 
     title: str
     values: Sequence[str]
     better: str = ""
-    best: frozenset[int] = frozenset()
-    tied: bool = False
-    is_corrected: bool = False
     spread: str = ""
+    is_corrected: bool = False
+    best: Collection[int] = ()
+    is_tied: bool = False
 
     @property
     def heading(self) -> str:
         """The title, and what is behind the ±."""
         return f"{self.title} ± {self.spread}" if self.spread else self.title
+
+
+@dataclass
+class Table:
+    """A table, and what belongs to it.
+
+    Attributes:
+        columns: the columns, the first of which names the rows.
+        caption: sentences of the caption in a paper.
+        above: lines above it on a terminal.
+        notes: remarks.
+        alerts: warnings.
+    """
+
+    columns: Sequence[Column]
+    caption: Sequence[str]
+    above: Sequence[str]
+    notes: Sequence[str]
+    alerts: Sequence[str] = ()
 
 
 def rounded(value: Value, result: Comparison) -> str:
@@ -102,20 +120,40 @@ def rounded(value: Value, result: Comparison) -> str:
     without one has three digits if there are at most as many images as dimensions: it is far too
     high then. For others, see `Number`, whose digits are the most for all.
     """
-    declared, bar = value.number, result.corrected_of(value)
+    declared = value.number
+    bar = result.corrected_of(value)
     error = bar.error if bar else result.metrics.get(value.spread)
-    images = min(each.count or maxsize for each in (result.real, result.fake))
+    images = min(images.count or maxsize for images in (result.real, result.fake))
     decimals = declared.digits
-    if (
-        error and declared.layer != PIXELS
-    ):  # of pairs, the spread is that of the images, not an error of the mean
-        decimals = min(decimals, decimals_of(error, 2))
+    # Of pairs, the spread is that of the images, not an error of the mean.
+    if error and declared.layer != PIXELS:
+        decimals = decimals_of(error, 2)
     elif declared.one_image:
-        decimals = min(decimals, decimals_of(declared.one_image / images, 1))
+        decimals = decimals_of(declared.one_image / images, 1)
     elif declared.is_distance:
-        few = images <= value.features.dims
-        decimals = min(decimals, max(decimals_of(result.metrics[value.key], 3), 0 if few else 2))
-    return number(value, result, decimals)
+        fewest = 0 if images <= value.features.dims else 2
+        decimals = max(decimals_of(result.metrics[value.key], 3), fewest)
+    return number(value, result, min(decimals, declared.digits))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What a FAKE has in a column.
+
+    Attributes:
+        text: the value as text.
+        number: what it is compared by; None if it cannot be the best of its column.
+        fake: the path of the FAKE.
+        bar: the bias-corrected estimate of the value, if there is one.
+    """
+
+    text: str = "-"
+    number: float | None = None
+    fake: str = ""
+    bar: Interval | None = None
 
 
 def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:
@@ -124,99 +162,81 @@ def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[C
     Args:
         doubted: those of which none is the best: the values are not comparable between all FAKEs.
     """
-    kinds = _by_column(evaluation)
+    values = _by_column(evaluation)
     features = common_features(evaluation)
-    distances = [value for value in kinds.values() if value.number.error_bars]
-    columns, corrected = list[Column](), list[Column]()
-    for kind, shown in kinds.items():
-        better = shown.number.better
-        cells = [_Cell(result, _value_in(result, kind)) for result in evaluation.results]
-        texts = [cell.text for cell in cells]
-        names_features = shown.number.error_bars or shown.qualifier != features
-        title = shown.short_title if names_features else shown.base
-        has_spread = any(cell.value and cell.value.spread in cell.result.metrics for cell in cells)
-        column = Column(title, texts, better, spread=shown.number.spread_kind if has_spread else "")
-        rated = [cell.number for cell in cells]
-        columns.append(column if kind in doubted else _marked(column, rated, cells, evaluation))
-        bars = [cell.bar for cell in cells]
-        if any(bars):
+    networks = sum(value.number.error_bars for value in values.values())
+    columns = []
+    corrected = []
+    for kind, value in values.items():
+        better = value.number.better
+        cells = [_cell_of(result, kind, kind in doubted) for result in evaluation.results]
+        differences = {
+            frozenset((pair.first, pair.second)): pair.interval
+            for pair in evaluation.differences
+            if pair.key == value.key
+        }
+        column = _column_of(cells, value.base, better, differences)
+        if value.number.error_bars or value.qualifier != features:
+            column.title = value.short_title
+        if any(value.spread in result.metrics for result in evaluation.results):
+            column.spread = value.number.spread_kind
+        columns.append(column)
+        if any(cell.bar for cell in cells):
             # Of one network, the column of the distance says of which features.
-            base = shown.base if len(distances) == 1 else shown.short_title
-            estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            column = Column(
-                f"bias-corrected {base}", estimates, better, is_corrected=True, spread="s.e."
-            )
-            rated = [
-                cell.bar.value if cell.bar and cell.number is not None else None for cell in cells
-            ]
-            corrected.append(
-                column if kind in doubted else _marked(column, rated, cells, evaluation)
-            )
-            corrected.append(
-                Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars])
-            )
+            base = value.base if networks == 1 else value.short_title
+            estimates = [_estimate_of(cell) for cell in cells]
+            column = _column_of(estimates, f"bias-corrected {base}", better, differences)
+            column.spread = "s.e."
+            column.is_corrected = True
+            intervals = [cell.bar.texts()[2] if cell.bar else "-" for cell in cells]
+            corrected += [column, Column("95 % interval", intervals)]
     return [*columns, *corrected]
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A result in the column of a value, which is None if the result lacks it."""
-
-    result: Comparison
-    value: Value | None
-
-    @property
-    def text(self) -> str:
-        return rounded(self.value, self.result) if self.value else "-"
-
-    @property
-    def bar(self) -> Interval | None:
-        """The bias-corrected estimate, if there is one."""
-        return self.result.corrected_of(self.value) if self.value else None
-
-    @property
-    def number(self) -> float | None:
-        """The value, if it can be the best of its column."""
-        return (
-            self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
-        )
-
-    def is_tied(self, other: _Cell, differences: Sequence[Difference]) -> bool:
-        """Whether the distances cannot be distinguished. Those of several files count as
-        independent.
-        """
-        if self.value is None or not self.bar or not other.bar:
-            return False
-        names = {self.result.fake.name, other.result.fake.name}
-        of_both = (each for each in differences if {each.first, each.second} == names)
-        known = next((each.interval for each in of_both if each.key == self.value.key), None)
-        return (known or self.bar - other.bar).sign == 0
+def _cell_of(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
+    value = _by_column(result).get(kind)
+    if value is None:
+        return _Cell()
+    number = None if doubted or is_real(result) else result.metrics[value.key]
+    bar = result.corrected_of(value)
+    return _Cell(rounded(value, result), number=number, fake=result.fake.name, bar=bar)
 
 
-def _marked(
-    column: Column, numbers: Sequence[float | None], cells: Sequence[_Cell], evaluation: Evaluation
-) -> Column:
+def _estimate_of(cell: _Cell) -> _Cell:
+    """Return the cell of the bias-corrected estimate."""
+    if cell.bar is None:
+        return _Cell()
+    estimate, error, _ = cell.bar.texts()
+    number = None if cell.number is None else cell.bar.value
+    return replace(cell, text=f"{estimate} ± {error}", number=number)
+
+
+def _column_of(cells: Sequence[_Cell], title: str, better: str, differences: Differences) -> Column:
     """Return a column whose best values are marked, those with the same text, and those not
-    distinguished from them.
-
-    None is the best if that is all of them, or if neither lower nor higher is better. A number None
-    is excluded.
+    distinguished from them; none if that is all of them, or if neither lower nor higher is better.
     """
-    known = {place: number for place, number in enumerate(numbers) if number is not None}
-    best = (min if column.better == "lower" else max)(known.values(), default=None)
-    leading = [place for place, number in known.items() if number == best]
-    texts = {column.values[place] for place in leading}
-    alike = {place for place in known if column.values[place] in texts}
-    tied = {
-        place
-        for place in known
-        for lead in leading
-        if place != lead and cells[place].is_tied(cells[lead], evaluation.differences)
-    }
-    marked = alike | tied
-    if not column.better or len(marked) == len(known):
-        return column
-    return column._replace(best=frozenset(marked), tied=marked != alike)
+    column = Column(title, [cell.text for cell in cells], better)
+    numbers = {place: cell.number for place, cell in enumerate(cells) if cell.number is not None}
+    best = (min if better == "lower" else max)(numbers.values(), default=None)
+    leading = [cells[place] for place, number in numbers.items() if number == best]
+    texts = {cell.text for cell in leading}
+    alike = {place for place in numbers if cells[place].text in texts}
+    tied = set()
+    for place in numbers:
+        if any(_is_tied(cells[place], leader, differences) for leader in leading):
+            tied.add(place)
+    if better and len(alike | tied) < len(numbers):
+        column.best = alike | tied
+        column.is_tied = not tied <= alike
+    return column
+
+
+def _is_tied(cell: _Cell, leader: _Cell, differences: Differences) -> bool:
+    """Whether two distances cannot be distinguished; those of several files are independent."""
+    if cell.bar is None or leader.bar is None:
+        return False
+    difference = differences.get(frozenset((cell.fake, leader.fake)), cell.bar - leader.bar)
+    return difference.sign == 0
 
 
 def class_rows(result: Comparison) -> list[list[str]]:
@@ -225,18 +245,19 @@ def class_rows(result: Comparison) -> list[list[str]]:
     """
     if result.classes is None or not result.classes.mean:
         return []
-    rows = [[result.classes.kind, "REAL", "FAKE", *(value.short_title for value in result.values)]]
-    barred = any(each.corrected for each in result.classes.classes)
-    rows[0] += ["bias-corrected, 95 %"] * barred
-    for each in result.classes.classes:
-        values = [
-            f"{each.metrics[value.key]:.{value.number.digits}f}"
-            if value.key in each.metrics
-            else "-"
-            for value in result.values
-        ]
-        values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
-        rows.append([shortened(each.name, 60), f"{each.real}", f"{each.fake}", *values])
+    has_bars = any(part.corrected for part in result.classes.classes)
+    titles = [value.short_title for value in result.values]
+    rows = [[result.classes.kind, "REAL", "FAKE", *titles]]
+    if has_bars:
+        rows[0].append("bias-corrected, 95 %")
+    for part in result.classes.classes:
+        row = [shortened(part.name, 60), str(part.real), str(part.fake)]
+        for value in result.values:
+            known = part.metrics.get(value.key)
+            row.append("-" if known is None else f"{known:.{value.number.digits}f}")
+        if has_bars:
+            row.append(part.corrected.texts()[2] if part.corrected else "-")
+        rows.append(row)
     return rows
 
 
@@ -247,61 +268,58 @@ def class_lines(evaluation: Evaluation) -> list[str]:
 
 def _class_tables(saved: Saved) -> list[Table]:
     """Return a table of the values of each class for each FAKE that has any, the worst first."""
-    tables = list[Table]()
+    tables = []
     for result, file in _with_files(saved):
         rows = class_rows(result)
         if not rows:
             continue
-        columns = [
-            Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)
-        ]
-        more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (
-            len(rows) > 1 + _MOST_CLASSES
-        )
+        shown = zip(*rows[: _MOST_CLASSES + 1], strict=True)
+        columns = [Column(heading, texts) for heading, *texts in shown]
+        more = len(rows) - 1 - _MOST_CLASSES
+        notes = [f"and {more} more, see the JSON"] if more > 0 else []
         name = result.fake.name + file
-        tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], more, ()))
+        tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], notes))
     return tables
 
 
-def _by_column(evaluation: Evaluation) -> dict[Kind, Value]:
+def _by_column(result: Comparison | Evaluation) -> dict[Kind, Value]:
     """Return the values by their columns: those of saved results in one column may be of different
     features.
     """
-    return {value.column: value for value in evaluation.values}
-
-
-def _value_in(result: Comparison, kind: Kind) -> Value | None:
-    """Return the value in a column; None if the result has none."""
-    return next((value for value in result.values if value.column == kind), None)
+    return {value.column: value for value in result.values}
 
 
 def about_marks(
     evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[Kind] = ()
-) -> Iterator[str]:
-    """Yield sentences about which FAKEs are marked besides the best, and which are never; for
+) -> list[str]:
+    """Return sentences about which FAKEs are marked besides the best, and which are never; for
     ``doubted``, none is.
     """
-    results = evaluation.results
-    tied = [column.title for column in columns if column.tied]
+    sentences = []
+    tied = [column.title for column in columns if column.is_tied]
     if tied:
-        where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
-        yield (
-            f"In the {where}, sets that cannot be distinguished from the best one are marked as "
-            "well."
+        noun = "column" if len(tied) == 1 else "columns"
+        sentences.append(
+            f"In the {noun} {' and '.join(tied)}, sets that cannot be distinguished from the best "
+            "one are marked as well."
         )
+    results = evaluation.results
     rated = any(value.number.better and value.column not in doubted for value in evaluation.values)
     if rated and len(results) > 1 and any(map(is_real, results)):
-        yield (
+        sentences.append(
             "Sets that contain images of REAL are never marked as best, nor is a set that is the "
             "only other one."
         )
+    return sentences
 
 
 def is_real(result: Comparison) -> bool:
     """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
-    shared = None if result.diagnosis is None else result.diagnosis.shared
-    contains = shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
-    return contains or result.fake.name == result.real.name
+    if result.fake.name == result.real.name:
+        return True
+    if result.diagnosis is None or result.diagnosis.shared is None:
+        return False
+    return result.diagnosis.shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
 
 
 def common_features(evaluation: Evaluation) -> str:
@@ -316,19 +334,172 @@ def common_features(evaluation: Evaluation) -> str:
     return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 
 
-# --- formats --------------------------------------------------------------------------------------
+# --- several files --------------------------------------------------------------------------------
 
 
-class Table(NamedTuple):
-    """A table: its columns, its caption in a paper and the lines above it on a terminal, remarks,
-    and warnings.
+def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
+    """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE
+    is in several.
     """
+    rows = []
+    for file, evaluation in zip(short_names([*saved]), saved.values(), strict=True):
+        rows += [(result, f" ({file})") for result in evaluation.results]
+    fakes = {result.fake.name for result, _ in rows}
+    if len(saved) > 1 and len(fakes) < len(rows):
+        return rows
+    return [(result, "") for result, _ in rows]
 
-    columns: Sequence[Column]
-    caption: Sequence[str]
-    above: Sequence[str]
-    notes: Sequence[str]
-    alerts: Sequence[str]
+
+def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) -> Table:
+    evaluation = joined(saved)
+    results = evaluation.results
+    paths = [*dict.fromkeys(result.fake.name for result in results)]
+    names = dict(zip(paths, short_names(paths), strict=True))
+    rows = [names[result.fake.name] + file for result, file in _with_files(saved)]
+    columns = [Column("FAKE", [*map(shortened, rows)])]
+    caption = _bases(saved)
+    reals = []
+    counts = []
+    for result in results:
+        name = shortened(result.real.name.rstrip("/"))
+        reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
+        counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
+    for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
+        if len({*texts}) > 1:
+            columns.append(Column(heading, texts))
+        elif texts[0] != "-":
+            caption.append(f"{about}: {texts[0]}.")
+    values = columns_of(evaluation, doubted)
+    features = common_features(evaluation)
+    above = [f"Features of all values: {features}"] if features else []
+    missing = [line for each in saved.values() for line in each.not_computed_lines]
+    notes = [*dict.fromkeys(missing), *about_marks(evaluation, values, doubted)]
+    notes += crop_lines(evaluation)
+    for each in saved.values():  # a plain name may be that of other features in another file
+        kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
+        notes += verdict_lines(replace(each, differences=kept), names)
+    for row, result in zip(rows, results, strict=True):
+        path = f"  {row}" if len(rows) > 1 else ""
+        notes += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
+    return Table(
+        columns=[*columns, *values],
+        caption=[*caption, *doubts],
+        above=[*above, *doubts],
+        notes=notes,
+        alerts=[f"warning: {alert}" for alert in evaluation.alerts if alert.severity == "high"],
+    )
+
+
+def _bases(saved: Saved) -> list[str]:
+    """Return a sentence per kind of features: which values are of them, if there are several."""
+    bases = dict[str, dict[str, None]]()
+    for evaluation in saved.values():
+        for value in evaluation.values:
+            bases.setdefault(evaluation.basis(value), {})[value.short_title] = None
+    return [
+        f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}."
+        for basis, titles in bases.items()
+    ]
+
+
+def joined(saved: Saved) -> Evaluation:
+    """Return all results as one evaluation. Which values of FAKEs in several files a difference is
+    of is unknown.
+    """
+    results = tuple(result for each in saved.values() for result in each.results)
+    bars = Counter(
+        (key, result.fake.name)
+        for result in results
+        for key, bar in result.uncertainties.items()
+        if bar.corrected
+    )
+    differences = []
+    for each in saved.values():
+        for pair in each.differences:
+            if bars[pair.key, pair.first] == bars[pair.key, pair.second] == 1:
+                differences.append(pair)
+    return replace(next(iter(saved.values())), results=results, differences=tuple(differences))
+
+
+def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
+    """Return results with these values alone, in this order, by their titles, their names or those
+    of their metrics.
+
+    Raises:
+        InputError: if no result has one of them.
+    """
+    values = _by_column(joined(saved))
+    known = dict[str, list[Kind]]()
+    for kind, value in values.items():
+        for name in (value.title, value.number.name, value.key, value.metric):
+            known.setdefault(folded(name), []).append(kind)
+    chosen = dict[Kind, None]()
+    for column in columns:
+        if folded(column) not in known:
+            titles = ", ".join(value.title for value in values.values())
+            raise InputError(unknown("column", column, closest(column, known), titles))
+        chosen |= dict.fromkeys(known[folded(column)])
+    return {
+        file: replace(each, results=tuple(_with_values(result, chosen) for result in each.results))
+        for file, each in saved.items()
+    }
+
+
+def _with_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:
+    """Return a result with those of its values that are in these columns, in their order."""
+    known = _by_column(result)
+    values = tuple(known[kind] for kind in kinds if kind in known)
+    keys = {key for value in values for key in (value.key, value.spread)}
+    metrics = {key: number for key, number in result.metrics.items() if key in keys}
+    bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
+    return replace(result, metrics=metrics, known=values, uncertainties=bars)
+
+
+def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
+    """Return the values that are not comparable between files, by their columns, and a sentence on
+    why, if any are.
+
+    Raises:
+        InputError: if values in one column are of different protocols.
+    """
+    known = dict[Kind, tuple[str, Evaluation]]()
+    doubted = dict[Kind, Value]()
+    reasons = dict[str, str]()
+    rows = [(file, row) for file, evaluation in saved.items() for row in per_fake(evaluation)]
+    for file, row in rows:
+        for value in row.values:
+            first_file, first = known.setdefault(value.column, (file, row))
+            if file == first_file:
+                continue
+            differing = obstacles(first, row, value)
+            protocols = {
+                place: pair
+                for place, pair in differing.items()
+                if place[0] == "protocol" and None not in pair
+            }
+            if protocols:
+                raise InputError(
+                    f"the values of {value.title} in {first_file} and {file} are not comparable "
+                    f"({'; '.join(lines_of(protocols))}):",
+                    "make a table of each",
+                )
+            for line in lines_of(differing):
+                reasons.setdefault(line, f"{line} ({first_file} -> {file})")
+                doubted[value.column] = value
+    if not doubted:
+        return {}, []
+    where = ""
+    if len(doubted) < len(known):
+        titles = ", ".join(value.short_title for value in doubted.values())
+        where = f" in the columns of {titles}"
+    sentence = (
+        f"Not comparable between all rows, so that none is marked{where}: "
+        f"{'; '.join(reasons.values())}."
+    )
+    return doubted, [sentence]
+
+
+# --- formats --------------------------------------------------------------------------------------
 
 
 def lines_in(form: str, saved: Saved) -> list[str]:
@@ -339,11 +510,9 @@ def lines_in(form: str, saved: Saved) -> list[str]:
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
-        return (
-            [dumps(evaluation.to_dict())]
-            if form == "json"
-            else [*map(legible, result_lines(evaluation))]
-        )
+        if form == "json":
+            return [dumps(evaluation.to_dict())]
+        return [*map(legible, result_lines(evaluation))]
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
@@ -354,176 +523,31 @@ def lines_in(form: str, saved: Saved) -> list[str]:
     return lines
 
 
-def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
-    """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE
-    is in several.
-    """
-    files = zip(short_names([*saved]), saved.values(), strict=True)
-    rows = [(result, f" ({file})") for file, evaluation in files for result in evaluation.results]
-    fakes = {result.fake.name for result, _ in rows}
-    if len(saved) > 1 and len(fakes) < len(rows):
-        return rows
-    return [(result, "") for result, _ in rows]
-
-
-def _table_of(saved: Saved, doubted: Collection[Kind], said: Sequence[str]) -> Table:
-    evaluation = joined(saved)
-    results = evaluation.results
-    paths = [*dict.fromkeys(result.fake.name for result in results)]
-    short = dict(zip(paths, short_names(paths), strict=True))
-    rows = [short[result.fake.name] + file for result, file in _with_files(saved)]
-    columns, bases = [Column("FAKE", [*map(shortened, rows)])], dict[str, dict[str, None]]()
-    for each in saved.values():
-        for value in each.values:
-            bases.setdefault(each.basis(value), {})[value.short_title] = None
-    caption = [
-        f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}."
-        for basis, titles in bases.items()
-    ]
-    reals, counts = list[str](), list[str]()
-    for result in results:
-        name = shortened(result.real.name.rstrip("/") or result.real.name)
-        reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
-        counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
-    for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
-        if len({*texts}) > 1:
-            columns.append(Column(heading, texts))
-        elif texts[0] != "-":
-            caption.append(f"{about}: {texts[0]}.")
-    values = columns_of(evaluation, doubted)
-    columns += values
-    features = common_features(evaluation)
-    above = [*([f"Features of all values: {features}"] if features else []), *said]
-    missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
-    notes = [*missing, *about_marks(evaluation, values, doubted), *crop_lines(evaluation)]
-    for each in saved.values():  # a plain name may be that of other features in another file
-        kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
-        notes += verdict_lines(replace(each, differences=kept), short)
-    for row, result in zip(rows, results, strict=True):
-        besides = (*class_summaries(result), *heldout_lines(result))
-        notes += [line + f"  {row}" * (len(rows) > 1) for line in besides]
-    alerts = [f"warning: {alert}" for alert in evaluation.alerts if alert.severity == "high"]
-    return Table(columns, [*caption, *said], above, notes, alerts)
-
-
-def joined(saved: Saved) -> Evaluation:
-    """Return all results as one evaluation. Which values of FAKEs in several files a difference is
-    of is unknown.
-    """
-    results = tuple(result for each in saved.values() for result in each.results)
-    barred = Counter(
-        (key, each.fake.name)
-        for each in results
-        for key, bar in each.uncertainties.items()
-        if bar.corrected
-    )
-    differences = tuple(
-        pair
-        for each in saved.values()
-        for pair in each.differences
-        if barred[pair.key, pair.first] == barred[pair.key, pair.second] == 1
-    )
-    return replace(next(iter(saved.values())), results=results, differences=differences)
-
-
-def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
-    """Return results with these values alone, in this order, by their titles, their names or those
-    of their metrics.
-
-    Raises:
-        InputError: if no result has one of them.
-    """
-    kinds = _by_column(joined(saved))
-    known, chosen = dict[str, dict[Kind, None]](), dict[Kind, None]()
-    for kind, value in kinds.items():
-        for name in (value.title, value.number.name, value.key, value.metric):
-            known.setdefault(folded(name), {})[kind] = None
-    for column in columns:
-        if folded(column) not in known:
-            titles = ", ".join(value.title for value in kinds.values())
-            raise InputError(unknown("column", column, closest(column, known), titles))
-        chosen |= known[folded(column)]
-
-    def only(result: Comparison) -> Comparison:
-        values = tuple(value for kind in chosen if (value := _value_in(result, kind)))
-        keys = {key for value in values for key in (value.key, value.spread)}
-        metrics = {key: number for key, number in result.metrics.items() if key in keys}
-        bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
-        return replace(result, metrics=metrics, known=values, uncertainties=bars)
-
-    return {
-        file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()
-    }
-
-
-def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
-    """Return the values that are not comparable between files, by their columns, and a sentence on
-    why, if any are.
-
-    Raises:
-        InputError: if values in one column are of different protocols.
-    """
-    known, doubted, reasons = (
-        dict[Kind, tuple[str, Evaluation]](),
-        dict[Kind, Value](),
-        dict[str, str](),
-    )
-    for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
-        for value in row.values:
-            one, first = known.setdefault(value.column, (file, row))
-            found = {} if file == one else obstacles(first, row, value)
-            protocols = {
-                place: pair
-                for place, pair in found.items()
-                if place[0] == "protocol" and None not in pair
-            }
-            if protocols:
-                problem = f"the values of {value.title} in {one} and {file} are not comparable"
-                raise InputError(
-                    f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each"
-                )
-            for line in lines_of(found):
-                reasons.setdefault(line, f"{line} ({one} -> {file})")
-                doubted[value.column] = value
-    where = (
-        ""
-        if len(doubted) == len(known)
-        else f" in the columns of {', '.join(value.short_title for value in doubted.values())}"
-    )
-    said = (
-        f"Not comparable between all rows, so that none is marked{where}: "
-        f"{'; '.join(reasons.values())}."
-    )
-    return doubted, [said] if doubted else []
-
-
 def _text_lines(table: Table) -> list[str]:
     """Return the table for a terminal, with a mark behind the best values."""
     aligned = list[list[str]]()
+    legend = []
     for column in table.columns:
-        marks = [
-            "*" if row in column.best else " " * bool(column.best)
-            for row in range(-1, len(column.values))
-        ]
-        cells = [
-            legible(text) + mark
-            for text, mark in zip([column.heading, *column.values], marks, strict=True)
-        ]
+        cells = [legible(text) for text in (column.heading, *column.values)]
+        if column.best:
+            legend = ["* best of its column"]
+            for row, cell in enumerate(cells):
+                cells[row] = f"{cell}*" if row - 1 in column.best else f"{cell} "
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
-    legend = ["* best of its column"] if any(column.best for column in table.columns) else []
     return [*map(legible, table.above), *rows, *legend, *map(legible, table.notes)]
 
 
-def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
+def _rows(table: Table, escape: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
     """Return heading and rows of a table for papers, whose best values are in ``bold``."""
     columns = []
     for column in table.columns:
-        texts = [escaped(text) for text in column.values]
-        for row in column.best:
-            texts[row] = bold.format(texts[row])
-        columns.append([escaped(column.heading + _ARROWS[column.better]), *texts])
+        cells = [escape(column.heading + _ARROWS[column.better])]
+        for row, text in enumerate(column.values):
+            cell = escape(text)
+            cells.append(bold.format(cell) if row in column.best else cell)
+        columns.append(cells)
     return [*zip(*columns, strict=True)]
 
 
@@ -531,19 +555,11 @@ def _markdown_lines(table: Table) -> list[str]:
     """Return the table for GitHub and others."""
     heading, *rows = [f"| {' | '.join(row)} |" for row in _rows(table, _markdown, "**{}**")]
     rule = f"| --- |{' ---: |' * (len(table.columns) - 1)}"
-    caption, notes = (
-        " ".join(table.caption),
-        [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)],
-    )
-    return [
-        "<!-- fidtool -->",
-        _markdown(caption),
-        "",
-        heading,
-        rule,
-        *rows,
-        *["", *notes] * bool(notes),
-    ]
+    lines = ["<!-- fidtool -->", _markdown(" ".join(table.caption)), "", heading, rule, *rows]
+    notes = [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)]
+    if notes:
+        lines += ["", *notes]
+    return lines
 
 
 def _markdown(text: str) -> str:
@@ -552,9 +568,7 @@ def _markdown(text: str) -> str:
 
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
-    heading, *rows = [
-        f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")
-    ]
+    rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
         *(f"% {legible(note)}" for note in (*table.notes, *table.alerts)),
@@ -562,7 +576,11 @@ def _latex_lines(table: Table) -> list[str]:
         r"  \centering",
         rf"  \caption{{{_latex(' '.join(table.caption))}}}",
         rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        *(r"    \toprule", heading, r"    \midrule", *rows, r"    \bottomrule"),
+        r"    \toprule",
+        rows[0],
+        r"    \midrule",
+        *rows[1:],
+        r"    \bottomrule",
         r"  \end{tabular}",
         r"\end{table}",
     ]
@@ -572,83 +590,85 @@ def _latex(text: str) -> str:
     """Return text for LaTeX. A character without a glyph is replaced by its code, such as
     [U+1F600].
     """
-    found = _NOT_IN_LATEX.sub(
-        lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", legible(text)
-    )
-    escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", found.translate(_LATEX))
-    return "--" if text == "-" else escaped.replace("\x00", "{}")
+    if text == "-":
+        return "--"
+    known = _NOT_IN_LATEX.sub(lambda match: f"[U+{ord(match[0]):04X}]", legible(text))
+    escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", known.translate(_LATEX))
+    return re.sub("-(?=-)", "-{}", escaped)  # several hyphens would be a dash
 
 
 def _csv_lines(saved: Saved) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
-    rows = list[dict[str, Any]]()
-    for file, result in ((file, result) for file, each in saved.items() for result in each.results):
-        row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
-        if file:
-            row["file"] = legible(file)
-        row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
-        for key, bar in result.uncertainties.items():
-            row |= _leaves(f"uncertainties.{key}.corrected", plain(bar.corrected))
-        if result.heldout is not None:
-            row |= _leaves(
-                "heldout", plain(result.heldout) | {"name": legible(result.heldout.name)}
-            )
-        if result.classes is not None:
-            row |= _leaves("classes.mean", result.classes.mean)
-            for each in result.classes.classes:  # one can be called mean
-                row |= _leaves(
-                    f"class.{legible(each.name)}",
-                    {**each.metrics, "corrected": plain(each.corrected)},
-                )
-        rows.append(row)
+    rows = []
+    for file, evaluation in saved.items():
+        for result in evaluation.results:
+            row = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
+            if file:
+                row["file"] = legible(file)
+            rows.append(row | _numbers(result))
     return _as_csv(rows)
 
 
-def _leaves(place: str, value: Any) -> dict[str, Any]:
-    """Return the numbers and texts in a value of the JSON by the keys that lead there, joined by
-    points, but null.
-    """
-    if isinstance(value, Mapping):
-        return {
-            key: leaf
-            for name, part in value.items()
-            for key, leaf in _leaves(f"{place}.{name}", part).items()
+def _numbers(result: Comparison) -> dict[str, Any]:
+    """Return what a result has, by the keys that lead there in the JSON, joined by points."""
+    content: dict[str, Any] = {
+        "uncertainties": {
+            key: {"corrected": plain(bar.corrected)} for key, bar in result.uncertainties.items()
         }
-    return {} if value is None else {place: value}
+    }
+    if result.heldout is not None:
+        content["heldout"] = plain(result.heldout) | {"name": legible(result.heldout.name)}
+    if result.classes is not None:
+        content["classes.mean"] = result.classes.mean
+        for part in result.classes.classes:  # one can be called mean
+            numbers = {**part.metrics, "corrected": plain(part.corrected)}
+            content[f"class.{legible(part.name)}"] = numbers
+    counts = {"count.real": result.real.count, "count.fake": result.fake.count}
+    return {**counts, **result.metrics, **_leaves(content)}
+
+
+def _leaves(content: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Return the numbers and texts in a JSON object by the keys that lead there, but null."""
+    leaves = dict[str, Any]()
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            leaves |= _leaves(value, f"{place}{key}.")
+        elif value is not None:
+            leaves[f"{place}{key}"] = value
+    return leaves
 
 
 def image_lines(evaluation: Evaluation) -> list[str]:
     """Return the values of single images as the lines of a CSV table, by the path of the image of
     FAKE.
     """
-    rows = list[dict[str, Any]]()
+    rows = []
     for result in evaluation.results:
-        if (single := result.of_images) is None:
+        images = result.of_images
+        if images is None:
             continue
-        values = {key: each.tolist() for key, each in single.values.items()}
-        for image in sorted(range(len(single.files)), key=single.files.__getitem__):
-            row: dict[str, Any] = (
-                {"real": redacted(single.partners[image])} if single.partners else {}
-            )
-            row |= {"fake": redacted(single.files[image])}
-            rows.append(row | {key: each[image] for key, each in values.items()})
+        for place in sorted(range(len(images.files)), key=images.files.__getitem__):
+            row = {"real": redacted(images.partners[place])} if images.partners else {}
+            row["fake"] = redacted(images.files[place])
+            numbers = {key: float(values[place]) for key, values in images.values.items()}
+            rows.append(row | numbers)
     return _as_csv(rows)
 
 
-def _no_formula(cell: object) -> object:
-    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its
-    folder before it.
-    """
-    return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
-
-
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table with the keys of all rows as its header, in lines."""
+    """Return a table with the keys of all rows as its header, in lines.
+
+    Spreadsheets compute a cell that begins like a formula: such a path has its folder before it.
+    """
     buffer = io.StringIO()
-    writer = csv.DictWriter(
-        buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n"
-    )
+    keys = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(buffer, keys, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: _no_formula(cell) for key, cell in row.items()})
+        texts = {
+            key: f"./{cell}"
+            for key, cell in row.items()
+            if isinstance(cell, str) and cell.startswith(_FORMULA)
+        }
+        writer.writerow({**row, **texts})
     return buffer.getvalue().split("\n")[:-1]

@@ -15,14 +15,14 @@ from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
 from fidtool.sources.crops import Crop
 
+# If there are more pairs of FAKEs, only those with the best FAKE are compared.
 _MOST_PAIRS = 3
-"""If there are more pairs of FAKEs, only those with the best FAKE are compared."""
-_CHANCE, _FAR = 0.01, 2.326
-"""Of the one-sided tests of memorisation: the level, and the standard errors of a normal
-distribution at it.
-"""
+# Of the one-sided tests of memorisation: the level, and the standard errors of a normal
+# distribution at it.
+_CHANCE = 0.01
+_FAR = 2.326
+# Maximum number of harmful images that are printed; the JSON has more.
 _MOST_HARMFUL = 10
-"""Maximum number of harmful images that are printed; the JSON has more."""
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
@@ -32,13 +32,18 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {result.fake.name}"
-        lines += [f"{value.title}: {number(value, result)}{path}" for value in result.values]
+        of_result = [f"{value.title}: {number(value, result)}" for value in result.values]
         for value in result.values:
-            if (bar := result.corrected_of(value)) is not None:
+            bar = result.corrected_of(value)
+            if bar is not None:
                 corrected, error, interval = bar.texts(decimals=4)
-                bars = f"{corrected} ± {error} (95 %: {interval}, REAL taken as fixed)"
-                lines.append(f"bias-corrected {value.title}: {bars}{path}")
-        lines += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
+                of_result.append(
+                    f"bias-corrected {value.title}: {corrected} ± {error} (95 %: {interval}, REAL "
+                    "taken as fixed)"
+                )
+        of_result += class_summaries(result)
+        of_result += heldout_lines(result)
+        lines += [f"{line}{path}" for line in of_result]
     return [*lines, *evaluation.not_computed_lines, *verdict_lines(evaluation)]
 
 
@@ -46,20 +51,20 @@ def class_summaries(result: Comparison) -> list[str]:
     """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3
     (cat)``.
     """
-    found, lines = result.classes, list[str]()
+    classes = result.classes
+    if classes is None:
+        return []
+    lines = []
     for value in result.values:
-        key, digits = value.key, value.number.digits
-        if found and key in found.mean:
-            mean = (
-                f"mean {found.mean[key]:.{digits}f} of "
-                f"{sum(key in each.metrics for each in found.classes)}"
-            )
-            worst = (
-                f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})"
-                if key in found.worst
-                else ""
-            )
-            lines.append(f"{value.title} per {found.kind}: {mean}{worst}")
+        if value.key not in classes.mean:
+            continue
+        digits = value.number.digits
+        known = sum(value.key in part.metrics for part in classes.classes)
+        mean = f"mean {classes.mean[value.key]:.{digits}f} of {known}"
+        if value.key in classes.worst:
+            name, worst = classes.worst[value.key]
+            mean += f", worst {worst:.{digits}f} ({name})"
+        lines.append(f"{value.title} per {classes.kind}: {mean}")
     return lines
 
 
@@ -72,10 +77,10 @@ def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None
     """
     titles = {value.key: value.title for value in evaluation.values}
     lines = []
-    for each in differences_shown(evaluation, _MOST_PAIRS, names):
-        pair = f"{each.first} minus that of {each.second}"
+    for pair in differences_shown(evaluation, _MOST_PAIRS, names):
         lines.append(
-            f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}"
+            f"bias-corrected {titles[pair.key]} of {pair.first} minus that of {pair.second}: "
+            f"{pair.interval.signed}: {pair.verdict}"
         )
     return lines
 
@@ -84,52 +89,50 @@ def heldout_lines(result: Comparison) -> list[str]:
     """Return a line per floor of a distance, and the verdict on memorisation; none without a
     held-out set.
     """
-    if (found := result.heldout) is None:
+    heldout = result.heldout
+    if heldout is None:
         return []
-    near, name, lines = found.nearest, found.name, list[str]()
-    about = f"floor: {images_of([found.images])} not in REAL"
-    if found.images < (result.fake.count or 0):
+    name = heldout.name
+    about = f"floor: {images_of([heldout.images])} not in REAL"
+    if heldout.images < (result.fake.count or 0):
         about += f"; too high, because FAKE has {images_of([result.fake.count])}"
+    lines = []
     for value in result.values:
-        if (floor := found.floors.get(value.key)) is not None:
+        floor = heldout.floors.get(value.key)
+        if floor is not None:
             lines.append(f"{value.title} of {name}: {floor:.{value.number.digits}f} ({about})")
-    share = (
+    near = heldout.nearest
+    figures = (
         f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL "
-        f"than all of {name}"
-    )
-    chance = (
+        f"than all of {name}; "
         f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± "
-        f"{near.error:.3f} without)"
+        f"{near.error:.3f} without); "
+        f"median distances {near.median:.4g} and {near.heldout_median:.4g}; "
+        f"{near.copies} and {near.heldout_copies} images at distance 0"
     )
-    medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
-    copies = f"{near.copies} and {near.heldout_copies} images at distance 0"
-    verdict = _memorisation(found, result.fake)
-    figures = "; ".join((share, chance, medians, copies))
+    verdict = _memorisation(heldout, result.fake)
     return [*lines, f"memorisation (diagnostic, no quality score): {verdict} ({figures})"]
 
 
-def _memorisation(found: Heldout, fake: SetResult) -> str:
+def _memorisation(heldout: Heldout, fake: SetResult) -> str:
     """Return whether FAKE has copies of the training set, as far as chance is excluded with a
     probability of 99 %.
 
     Without memorisation, the images of FAKE and the held-out ones are in random order by their
     distance from REAL.
     """
-    near, images = found.nearest, fake.with_features or fake.count or 0
-    closer = round(near.closer * images)
-    by_chance = exp(_log_falling(images, closer) - _log_falling(images + found.count, closer))
+    near = heldout.nearest
     if near.copies:
         return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
     if near.heldout_copies:
-        return (
-            f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {found.name} are "
-            "in REAL"
-        )
-    if by_chance < _CHANCE:
-        return (
-            f"{counted(closer, 'image')} of FAKE {'is' if closer == 1 else 'are'} probably near "
-            "copies of REAL"
-        )
+        copies = counted(near.heldout_copies, "image")
+        return f"it cannot be told, as {copies} of {heldout.name} are in REAL"
+    images = fake.with_features or fake.count or 0
+    closer = round(near.closer * images)
+    chance = exp(_log_falling(images, closer) - _log_falling(images + heldout.count, closer))
+    if chance < _CHANCE:
+        verb = "is" if closer == 1 else "are"
+        return f"{counted(closer, 'image')} of FAKE {verb} probably near copies of REAL"
     if near.probability > 0.5 + _FAR * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
@@ -146,9 +149,9 @@ def crop_lines(evaluation: Evaluation) -> list[str]:
     """
     crops: dict[Crop, dict[str, None]] = {}
     for result in evaluation.results:
-        for each in (result.real, result.fake):
-            if each.framing is not None:
-                crops.setdefault(each.framing, {})[each.name] = None
+        for images in (result.real, result.fake):
+            if images.framing is not None:
+                crops.setdefault(images.framing, {})[images.name] = None
     return [f"{', '.join(paths)}: framed by {crop.described}" for crop, paths in crops.items()]
 
 
@@ -163,20 +166,18 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
             continue
         title = result.distance.title
         if influence.raising:
-            found = f"these images raise the {title} most:"
+            summary = f"these images raise the {title} most:"
         elif influence.most_harmful:
-            found = f"no image raises the {title}: all effects are negative"
+            summary = f"no image raises the {title}: all effects are negative"
         else:
-            found = f"it is unknown which images raise the {title}: {influence.doubt}"
-        lines.append(f"{result.fake.name}: {found}")
-        lines += [
-            f"  {image.effect:+.6f}  {image.file}" for image in influence.raising[:_MOST_HARMFUL]
-        ]
+            summary = f"it is unknown which images raise the {title}: {influence.doubt}"
+        lines.append(f"{result.fake.name}: {summary}")
+        for image in influence.raising[:_MOST_HARMFUL]:
+            lines.append(f"  {image.effect:+.6f}  {image.file}")
         for part in influence.removals:
-            worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
             lines.append(
-                f"  {worst} the {title} is {part.distance:.6g} (their effects predict "
-                f"{part.predicted:.6g})"
+                f"  without the worst {part.fraction:.1%} ({counted(part.images, 'image')}) the "
+                f"{title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})"
             )
         if influence.doubt and influence.most_harmful:
             lines.append(f"  the effects are rough estimates: {influence.doubt}")
@@ -185,13 +186,15 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
 
 def checkup_lines(checkup: Checkup) -> list[str]:
     """Return one line per set, then one line per finding."""
-    sets = [checkup.images, *([] if checkup.against is None else [checkup.against])]
     none = "" if checkup.findings else ": no findings"
-    lines = [each.summary() + none for each in sets]
+    lines = [checkup.images.summary() + none]
+    if checkup.against is not None:
+        lines.append(checkup.against.summary() + none)
     for where, finding in checkup.findings:
-        quoted = not finding.example or finding.example in finding.message
-        example = "" if quoted else f" (for example {finding.example})"
-        lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
+        line = f"{finding.severity}: {where}: {finding.message}"
+        if finding.example not in finding.message:
+            line += f" (for example {finding.example})"
+        lines.append(line)
     return lines
 
 
@@ -206,23 +209,25 @@ def differences_shown(
     """
     shown = list[Difference]()
     for value in evaluation.values:
-        pairs = [each for each in evaluation.differences if each.key == value.key]
+        pairs = [pair for pair in evaluation.differences if pair.key == value.key]
         if len(pairs) > most:
-            bars = {each.fake.name: each.corrected_of(value) for each in evaluation.results}
+            bars = {result.fake.name: result.corrected_of(value) for result in evaluation.results}
             estimates = {fake: bar.value for fake, bar in bars.items() if bar is not None}
             best = min(estimates, key=estimates.__getitem__, default=None)
-            pairs = [each for each in pairs if best in (each.first, each.second)]
+            pairs = [pair for pair in pairs if best in (pair.first, pair.second)]
         shown += pairs
     if names is None:
         return shown
-    return [replace(each, first=names[each.first], second=names[each.second]) for each in shown]
+    return [replace(pair, first=names[pair.first], second=names[pair.second]) for pair in shown]
 
 
 def number(value: Value, result: Comparison, decimals: int | None = None) -> str:
     """Return the text of a value with its spread if known, by default in all digits shown."""
     digits = value.number.digits if decimals is None else decimals
-    numbers = [result.metrics[key] for key in (value.key, value.spread) if key in result.metrics]
-    return " ± ".join(f"{each:.{digits}f}" for each in numbers)
+    text = f"{result.metrics[value.key]:.{digits}f}"
+    if value.spread in result.metrics:
+        text += f" ± {result.metrics[value.spread]:.{digits}f}"
+    return text
 
 
 def timing_line(evaluation: Evaluation) -> str:

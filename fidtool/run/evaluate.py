@@ -325,9 +325,12 @@ def measure_statistics(
         if grows:
             name = "since" if isinstance(since, Statistics) else str(since)
             statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
+        elif completes:
+            measurer.open_checkpoint()
+            statistics = measurer.complete(planned, before or Statistics({}))
         else:
             measurer.open_checkpoint()
-            statistics = measurer.measure(planned, before).statistics
+            statistics = measurer.measure(planned).statistics
         if run.world.rank:
             return None, None
         statistics = replace(statistics, config=config)

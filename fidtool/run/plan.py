@@ -300,10 +300,10 @@ def _check_metrics(
     asked for.
     """
     stated = facts.definition
-    if stated is None and protocol is not None and facts.dims in INCEPTION_DIMS:
-        if facts.extractor == "inception":
-            usual = inception_definition(protocol_named(protocol), facts.dims)
-            facts = replace(facts, definition=usual)
+    is_inception = facts.extractor == "inception" and facts.dims in INCEPTION_DIMS
+    if stated is None and protocol is not None and is_inception:
+        usual = inception_definition(protocol_named(protocol), facts.dims)
+        facts = replace(facts, definition=usual)
     for metric in metrics:
         metric.check(facts)
         if stated is not None and metric.usual_network not in ("", stated.extractor):
@@ -470,11 +470,9 @@ def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
     yield from _floats_without_effect(opening, sources)
     for planned in files:
         for role in planned.roles:
-            names = [role.crop] if getattr(settings, role.crop) else []
             sampling = settings.sampling(role.num)
-            if sampling.num:
-                names.append(sampling.setting)
-            for name in names:
+            values = {role.crop: getattr(settings, role.crop), sampling.setting: sampling.num}
+            for name in filter(values.get, values):
                 text = f"{planned.path} has statistics: {option(name)} does not apply to it"
                 yield ResultWarning("", text)
 

@@ -6,15 +6,11 @@ import fidtool
 
 
 class Brightest(torch.nn.Module):
-    """The brightest value of each quarter and channel, times a power of two: the same bits on every
-    processor.
-    """
+    """The brightest value of each quarter and channel, times a power of two: the same bits on every processor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = torch.nn.Parameter(
-            torch.tensor([1.0, 2.0, 4.0, 0.5, 1.0, 2.0, 4.0, 0.5, 1.0, 2.0, 4.0, 0.5])
-        )
+        self.scale = torch.nn.Parameter(torch.tensor([1.0, 2.0, 4.0, 0.5, 1.0, 2.0, 4.0, 0.5, 1.0, 2.0, 4.0, 0.5]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.max_pool2d(x, 8).flatten(1) * self.scale

@@ -48,12 +48,9 @@ def check_sets(
             assert fake is not None
             real = inspections[1] if len(inspections) > 1 else None
             diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
-            return Checkup(
-                health_of(fake, diagnosis.about("fake")),
-                real and health_of(real, diagnosis.about("real")),
-                diagnosis.about("pair"),
-                strict,
-            )
+            health = health_of(fake, diagnosis.about("fake"))
+            usual = None if real is None else health_of(real, diagnosis.about("real"))
+            return Checkup(health, usual, diagnosis.about("pair"), strict)
 
         return run.world.on_rank_zero(conclude)
 
@@ -78,7 +75,7 @@ def _read(
     content = world.only_on_rank_zero(lambda: _open(run, request, settings)) or Content()
     # A statistics file has records, but no images to decode.
     if not world.broadcast(content.images is not None):
-        return content.file and content.file.pictures, None, ()
+        return None if content.file is None else content.file.pictures, None, ()
     given = request.given
     assert not isinstance(given, Statistics)
     images = broadcast_images(world, content.images, given, settings.floats, settings.timeout)

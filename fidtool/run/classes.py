@@ -64,16 +64,19 @@ def values_of_classes(
     run = runner.run
     settings = plan.settings
     if not settings.grouped_by:
-        return [ClassResult(name, *map(len, rows)) for name, rows in groups.items()]
+        return [
+            ClassResult(name, len(rows_of_real), len(rows_of_fake))
+            for name, (rows_of_real, rows_of_fake) in groups.items()
+        ]
     of_sets = [asked for asked in metrics if plan.values_of(asked)[0].key not in computed.of_images]
     distance = plan.distance if settings.uncertainty else None
     total = sum(len(rows) for _, rows in groups.values())
-    results: list[ClassResult] = []
+    results = []
     with run.console.processing(f"{fake.path} by {settings.grouped_by}", total) as advance:
         for name, (rows_of_real, rows_of_fake) in groups.items():
             images = len(rows_of_fake)
             fewest = min(len(rows_of_real), images)
-            numbers: dict[str, float] = {}
+            numbers = {}
             corrected = None
             if images:
                 for key, values in computed.of_images.items():
@@ -107,8 +110,8 @@ def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
     grouped_by = plan.settings.grouped_by
     if not grouped_by and sum(bool(result.real and result.fake) for result in results) < 2:
         return None
-    mean: dict[str, float] = {}
-    worst: dict[str, tuple[str, float]] = {}
+    mean = {}
+    worst = {}
     order = [*results]
     for value in plan.values:
         key = value.key
@@ -131,7 +134,7 @@ def class_warnings(
     """Returns warnings about few images, too few for some of the values, by key, or other shares
     than REAL's.
     """
-    lines: list[str] = []
+    lines = []
     kind = classes.kind
     keys = {value.key for value in plan.values if value.key in names}
     lacking = []

@@ -213,7 +213,7 @@ class _Conclusion:
         return diagnosis
 
     def _estimate_uncertainties(self, diagnosis: Diagnosis) -> dict[str, Uncertainty]:
-        uncertainties: dict[str, Uncertainty] = {}
+        uncertainties = {}
         if not self.plan.settings.uncertainty:
             return uncertainties
         path = self.fake.path

@@ -158,7 +158,7 @@ def _check_values(
         raise RunError(
             f"the metric {metric.name} returned {brief(returned)}; it declares {declared}"
         )
-    values: dict[str, float] = {}
+    values = {}
     for name, value in returned.items():
         try:
             values[name] = float(value)

@@ -172,7 +172,7 @@ def open_run(
                 with world.together():
                     device = choose_device(settings.device, world.launch)
                     if settings.precision == "tf32":
-                        _check_tf32(device)
+                        check_tf32(device)
                     check_exact_products(device.torch_device)
                     # Reports an invalid environment variable before any work is done.
                     for limit in LIMITS:
@@ -227,7 +227,8 @@ def _check_same_start(
                 )
 
 
-def _check_tf32(device: Device) -> None:
+def check_tf32(device: Device) -> None:
+    """Raises an InputError unless the device is an NVIDIA GPU."""
     kind = device.torch_device.type
     if kind != "cuda":
         raise InputError(

@@ -82,12 +82,12 @@ def evaluate(
         weights = measurer.networks.weights
         runner = MetricRunner(run, plan, contents, weights, measurer.pairs.recorded)
         comparer = Comparer(runner)
-        held: dict[SetPlan, MeasuredSet] = {}
+        held = {}
         for planned in plan.distinct:
             if HELDOUT in planned.roles:
                 held[planned] = measurer.measure(planned)
                 comparer.heldout = HeldoutComparer(runner, held[planned])
-        results: list[Comparison] = []
+        results = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
         for position, planned in enumerate(fakes, 1):
@@ -226,7 +226,7 @@ def _timeline(run: RunContext) -> dict[str, float]:
 
 def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
     """Returns what determines the values of each metric besides the features, by its name."""
-    settings: dict[str, dict[str, Any]] = {}
+    settings = {}
     for asked in plan.settings.chosen:
         if asked.further:
             continue
@@ -253,7 +253,7 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
 
 def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
     """Returns the metrics that could not be computed, each once with all reasons."""
-    metrics: dict[str, NotComputed] = {}
+    metrics = {}
     for lacking in dict.fromkeys(left_out):
         reason = run.console.shown(lacking.reason)
         if lacking.metric in metrics:

@@ -203,7 +203,7 @@ def exhibit_of(
     """
     rows = fake.features.get(FEATURES)
     known = real.features.get(FEATURES)
-    neighbours: list[Neighbour] = []
+    neighbours = []
     if rows is not None and known is not None and fake is not real:
         from fidtool.distances.neighbors import nearest_reals
 
@@ -213,10 +213,10 @@ def exhibit_of(
         for image, (row, distance) in enumerate(pairs):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     lacking = [measured.path for measured in (real, fake) if FEATURES not in measured.features]
-    health_of_real, health_of_fake = (own and health_of(own) for own in inspections)
+    inspection_of_real, inspection_of_fake = inspections
     return Exhibit(
-        fake=health_of_fake,
-        real=health_of_real,
+        fake=None if inspection_of_fake is None else health_of(inspection_of_fake),
+        real=None if inspection_of_real is None else health_of(inspection_of_real),
         random=_first_files(fake),
         neighbours=tuple(neighbours),
         random_real=_first_files(real),

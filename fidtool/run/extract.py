@@ -37,9 +37,10 @@ from fidtool.statistics.set_statistics import empty_rows
 _Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
 
 
-def _decode_options(
+def decode_options(
     settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True
 ) -> DecodeOptions:
+    """Returns how a run's images are decoded: the settings that concern each image."""
     return DecodeOptions(
         skip=settings.on_error == "skip",
         max_pixels=settings.max_pixels,
@@ -252,7 +253,7 @@ class Extraction:
         if total is not None:
             workers = min(workers, total)
         needs_pixels = bool(self.networks or self.pairs)
-        decode = _decode_options(settings, self.crop, settings.diagnose, needs_pixels)
+        decode = decode_options(settings, self.crop, settings.diagnose, needs_pixels)
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.processing(name, total) as advance,
@@ -314,7 +315,7 @@ class Extraction:
     def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yields the loaded pieces, as long as not too many of their images are skipped."""
         shown = self.context.console.shown
-        skipped: list[BadFile] = []
+        skipped = []
         while True:
             with self.context.busy("decode"):
                 piece = next(loaded, None)
@@ -366,7 +367,7 @@ def image_sample(
     # The first of a random order, in stored order.
     places = np.argsort(images.order[: count or 10_000]).tolist()
     batches = [Batch(place, [place]) for place in places]
-    decode = _decode_options(settings, images.crop)
+    decode = decode_options(settings, images.crop)
     sample = np.empty((0, 0, 0, 3), np.uint8)
     used = 0
     for piece in load(images, batches, decode, patience=settings.timeout):

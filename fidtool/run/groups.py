@@ -53,7 +53,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
     """
     place = None if settings.per_folder else text_of(settings.labels)
     texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
-    grouped: dict[SetPlan, Content] = {}
+    grouped = {}
     is_labelled = False
     for planned, content in contents.items():
         groups, has_labels = _groups_of(planned.path, content, settings, texts)
@@ -154,7 +154,7 @@ def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Gro
     They are in the canonical order of a set that has no other images, by which subsets are drawn,
     if the stored order is that of names and no image was skipped.
     """
-    sides: list[dict[str, Rows]] = []
+    sides = []
     for content, measured in sets:
         groups = content.groups
         order = measured.order

@@ -68,7 +68,7 @@ class HeldoutComparer:
             *set_warnings({path: heldout}, ()),
             *pair_warnings(real, path, heldout, frechet=False),
         ]
-        same = 0 if self.distances is None else np.count_nonzero(self.distances == 0)
+        same = 0 if self.distances is None else int((self.distances == 0).sum())
         if same:
             text = (
                 f"{counted(same, 'image')} at distance 0 from REAL, so not held out: no image of "
@@ -105,7 +105,7 @@ def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Neare
     n = len(fake)
     m = len(heldout)
     ascending = np.sort(heldout)
-    closer = np.count_nonzero(fake < ascending[0])
+    closer = int((fake < ascending[0]).sum())
     interval = binomtest(closer, n).proportion_ci(0.95, "exact")
     # The numbers of held-out images that are closer than each image, and of those that are not
     # farther.
@@ -114,8 +114,8 @@ def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Neare
     return Nearest(
         median=float(np.median(fake)),
         heldout_median=float(np.median(heldout)),
-        copies=np.count_nonzero(fake == 0),
-        heldout_copies=np.count_nonzero(heldout == 0),
+        copies=int((fake == 0).sum()),
+        heldout_copies=int((heldout == 0).sum()),
         closer=closer / n,
         low=float(interval.low),
         high=float(interval.high),

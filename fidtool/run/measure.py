@@ -66,9 +66,8 @@ class Measurer:
         self._settings = plan.settings
         self._requests = requests
         self._contents = dict(contents)
-        self.num_workers = plan.settings.num_workers
-        if self.num_workers is None:
-            self.num_workers = run.device.default_workers
+        workers = plan.settings.num_workers
+        self.num_workers = run.device.default_workers if workers is None else workers
         self.counts: Counter[str] = Counter()
         self.cached: list[str] = []
         self.networks = networks

@@ -82,7 +82,7 @@ class RunNetworks:
         own = dict(settings.networks)
         with run.clock("weights"):
             with self._world.together():
-                _check_matrix_products(settings, place)
+                check_matrix_products(settings, place)
             if of_inception:
                 del own[FEATURES]
                 dims = network.dims or max(INCEPTION_DIMS)
@@ -106,8 +106,8 @@ class RunNetworks:
         """
         from fidtool.features.building import fetch_state  # not needed for Inception
 
-        failed: dict[str, RunError] = {}
-        states: dict[str, State | None] = {}
+        failed = {}
+        states = {}
         for layer, choice in networks.items():
             if choice.extractor == "inception":
                 inception = option("extractor", "inception")
@@ -237,7 +237,7 @@ class RunNetworks:
             return digest.hexdigest()
 
 
-def _check_matrix_products(settings: Settings, device: torch.device) -> None:
+def check_matrix_products(settings: Settings, device: torch.device) -> None:
     """Refuses cuBLAS's environment variable, which changes its kernels, for networks with matrix
     products.
 

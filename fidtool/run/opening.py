@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from fidtool.run.sets import (
     Content,
     RequestedSet,
     Role,
+    Say,
     SetNeeds,
     SetPlan,
     pair_up,
@@ -132,7 +133,7 @@ def _open_sets(
     roles_of = defaultdict[RequestedSet, list[Role]](list)
     for request, role in zip(requests, roles, strict=True):
         roles_of[request].append(role)
-    contents: dict[RequestedSet, Content] = {}
+    contents = {}
     # A bad statistics file is refused before a slow listing.
     for request in sorted(roles_of, key=lambda request: not names_statistics(request.path)):
         own = roles_of[request]
@@ -162,9 +163,11 @@ def _open_sets(
     if taken:
         notes.append(taken)
     warnings += [content.warning for content in contents.values() if content.warning is not None]
-    compared = zip(drawn, roles, strict=True)
+    sets = [planned for planned, _ in drawn]
+    if settings.heldout is not None:
+        sets.pop()
     return Opening(
-        sets=tuple(planned for (planned, _), role in compared if role != HELDOUT),
+        sets=tuple(sets),
         contents=opened,
         images=images,
         settings=completed,
@@ -247,7 +250,7 @@ def _settings_of_files(
     network = settings.network
     extractors = {definition.extractor for definition in definitions.values()}
     if network.extractor == "inception" and extractors <= {INCEPTION}:
-        taken: dict[str, Any] = {}
+        taken = {}
         dims = {file.dims for file in files.values()}
         protocols = {definition.protocol_name for definition in definitions.values()}
         smaller = {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}
@@ -281,11 +284,11 @@ def _draw_sets(
     roles: Sequence[Role],
     contents: Mapping[RequestedSet, Content],
     settings: Settings,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[tuple[SetPlan, Content]]:
     """The set of each argument: the same object for the same path, crop and number of images."""
-    sets: dict[object, tuple[SetPlan, Content]] = {}
-    keys: list[object] = []
+    sets = {}
+    keys = []
     pairs = set_needs(settings, FAKE).pairs
     for number, (request, role) in enumerate(zip(requests, roles, strict=True)):
         content = contents[request]
@@ -408,7 +411,7 @@ def spelled_once(
     """Returns the sets, with the first for every spelling of its path, and a warning per set with
     several spellings.
     """
-    spellings: dict[object, dict[str, RequestedSet]] = {}
+    spellings = {}
     once = []
     for request in requests:
         identity: object = request
@@ -424,9 +427,7 @@ def spelled_once(
     return once, warnings
 
 
-def open_set(
-    request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]
-) -> Content:
+def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> Content:
     """Opens a set of images or statistics, without reading any image. A stream is not opened."""
     path = request.path
     given = request.given
@@ -454,9 +455,7 @@ def open_set(
     return content._replace(images=with_frames(content.images, settings.max_pixels))
 
 
-def _open_reference(
-    path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]
-) -> Content:
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
     # Deferred: a run of folders needs none of it.
     from fidtool.references.catalogue import FEATURES as FEATURES_ARRAY
     from fidtool.references.catalogue import IMAGES, named_reference
@@ -497,15 +496,13 @@ def _open_reference(
     return Content(images, file, warning, reference.name, sha256)
 
 
-def _open_path(
-    path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]
-) -> Content:
+def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
     files = _single_file(path, settings.features, say)
     content = None if files is None else _open_statistics(path, files, settings, needs)
     return content or Content(open_images(path, settings.recursive, settings.floats, say))
 
 
-def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files | None:
+def _single_file(path: str, features: bool, say: Say) -> Files | None:
     """The file that ``path`` names, which may hold statistics; None if there is none, or
     several.
     """

@@ -15,6 +15,7 @@ from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.features.network import digest_of
 from fidtool.features.resize import ImageTensors
 from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.reading.records import ImageRecords
 from fidtool.result.explanations import ImageValues, WorstPair
 from fidtool.result.values import Value
 from fidtool.run.context import RunContext
@@ -95,7 +96,7 @@ def image_values(
     """
     statistics = measured.statistics
     count = len(next(iter(values.values())))
-    known = statistics.pictures
+    known: ImageRecords | ImageSet | None = statistics.pictures
     if known is None and not statistics.skipped:
         known = fake
     if known is not None:
@@ -111,7 +112,7 @@ def image_values(
 
 def worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
     """Returns the worst pairs of images by each metric of pairs, for a page."""
-    worst: list[WorstPair] = []
+    worst = []
     if not of_images.partners:
         return ()
     for value in known:

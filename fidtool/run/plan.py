@@ -84,8 +84,8 @@ def choose(opening: Opening, console: Console) -> Opening:
     changed.
     """
     settings = opening.settings
-    chosen: list[Requested] = []
-    left_out: dict[NotComputed, str] = {}
+    chosen = []
+    left_out = {}
     for asked in settings.chosen:
         reason = _obstacle(asked, opening, console)
         if reason is None:
@@ -261,7 +261,7 @@ def agree(
     Returns the definitions of the run's features, by layer, and warnings for all comparisons.
     """
     definitions: dict[str, Definition | None] = {FEATURES: None}
-    warnings: list[ResultWarning] = []
+    warnings = []
     for layer in set_needs(settings, REAL, FAKE).layers:
         metrics = [asked.metric for asked in settings.chosen if asked.layer == layer]
         parts = _parts(files, layer, metrics, settings)
@@ -300,9 +300,10 @@ def _check_metrics(
     asked for.
     """
     stated = facts.definition
-    is_inception = facts.extractor == "inception" and facts.dims in INCEPTION_DIMS
-    if stated is None and protocol is not None and is_inception:
-        usual = inception_definition(protocol_named(protocol), facts.dims)
+    dims = facts.dims
+    is_inception = stated is None and facts.extractor == "inception"
+    if is_inception and protocol is not None and dims in INCEPTION_DIMS:
+        usual = inception_definition(protocol_named(protocol), dims)
         facts = replace(facts, definition=usual)
     for metric in metrics:
         metric.check(facts)

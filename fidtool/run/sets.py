@@ -19,6 +19,9 @@ from fidtool.sources.memory import Images
 from fidtool.sources.pairing import paired
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
+Say = Callable[[str], None]
+"""Prints information."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -81,7 +84,7 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
     fake = FAKE in roles or STORED in roles
     heldout = settings.heldout is not None
     chosen = [asked for asked in settings.chosen if asked.layer != PIXELS]
-    layers: dict[str, None] = {}
+    layers = {}
     features = set()
     if chosen or heldout:
         layers[FEATURES] = None
@@ -125,7 +128,7 @@ def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     The same object always gives the same set. Paths are compared when they are opened.
     """
     names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
-    given_sets: dict[int, RequestedSet] = {}
+    given_sets = {}
     requests = []
     for source, default in sources:
         if isinstance(source, (str, os.PathLike)):
@@ -225,7 +228,7 @@ def pair_up(
     images: ImageSet,
     real: ImageSet | None,
     settings: Settings,
-    say: Callable[[str], None],
+    say: Say,
 ) -> ImageSet:
     """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in
     REAL.

@@ -39,7 +39,7 @@ def check_sets(
         run.world.on_rank_zero(lambda: _refuse_same(requests))
         read = [_read(run, request, settings) for request in requests]
 
-        def conclude() -> Checkup:
+        def make_checkup() -> Checkup:
             inspections = [
                 inspect_set(request.path, *found)
                 for request, found in zip(requests, read, strict=True)
@@ -52,7 +52,7 @@ def check_sets(
             usual = None if real is None else health_of(real, diagnosis.about("real"))
             return Checkup(health, usual, diagnosis.about("pair"), strict)
 
-        return run.world.on_rank_zero(conclude)
+        return run.world.on_rank_zero(make_checkup)
 
 
 def _refuse_same(requests: Sequence[RequestedSet]) -> None:

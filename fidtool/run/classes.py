@@ -110,7 +110,7 @@ def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
     grouped_by = plan.settings.grouped_by
     if not grouped_by and sum(bool(result.real and result.fake) for result in results) < 2:
         return None
-    mean = {}
+    mean: dict[str, float] = {}
     worst = {}
     order = [*results]
     for value in plan.values:

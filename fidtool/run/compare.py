@@ -69,7 +69,7 @@ class Comparer:
         groups = world.on_rank_zero(lambda: rows_of_groups(sets, plan.settings.seed))
         classes = values_of_classes(groups, metrics, real, fake, planned, computed, runner)
         heldout = None if self.heldout is None else self.heldout.compare(real, fake)
-        conclusion = _Conclusion(
+        builder = _ComparisonBuilder(
             self,
             real,
             fake,
@@ -78,7 +78,7 @@ class Comparer:
             computed,
             classes_of(classes, plan),
         )
-        return world.on_rank_zero(lambda: replace(conclusion.make_comparison(), heldout=heldout))
+        return world.on_rank_zero(lambda: replace(builder.build(), heldout=heldout))
 
     def _find_possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> set[str]:
         """The names of the metrics for which the sets have enough images, now that all have been
@@ -104,7 +104,7 @@ class Comparer:
 
 
 @dataclass
-class _Conclusion:
+class _ComparisonBuilder:
     """The comparison of a FAKE, put together on rank zero.
 
     Attributes:
@@ -125,7 +125,7 @@ class _Conclusion:
         self.run = self.runner.run
         self.plan = self.runner.plan
 
-    def make_comparison(self) -> Comparison:
+    def build(self) -> Comparison:
         """Returns the comparison, but for that with a held-out set."""
         real = self.real
         fake = self.fake
@@ -213,7 +213,7 @@ class _Conclusion:
         return diagnosis
 
     def _estimate_uncertainties(self, diagnosis: Diagnosis) -> dict[str, Uncertainty]:
-        uncertainties = {}
+        uncertainties: dict[str, Uncertainty] = {}
         if not self.plan.settings.uncertainty:
             return uncertainties
         path = self.fake.path

@@ -253,7 +253,7 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
 
 def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
     """Returns the metrics that could not be computed, each once with all reasons."""
-    metrics = {}
+    metrics: dict[str, NotComputed] = {}
     for lacking in dict.fromkeys(left_out):
         reason = run.console.shown(lacking.reason)
         if lacking.metric in metrics:

@@ -81,7 +81,7 @@ def baselines_of(
         return nothing, [ResultWarning("", text)]
     passed = ""
     kept = "save its JSON there"
-    unread = []
+    unread: list[ResultWarning] = []
     if file.endswith(".jsonl"):
         saved, unread = read_history(file)
         results = [evaluation for evaluation in saved if not evaluation.missed]

@@ -43,7 +43,7 @@ class HeldoutComparer:
             distances = self._distances(real, fake)
             of_heldout = self.distances
 
-            def conclude() -> Heldout:
+            def make_heldout() -> Heldout:
                 images = min(len(of_heldout), fake.statistics.count or len(distances))
                 floors = {}
                 for value in runner.plan.values:
@@ -55,7 +55,7 @@ class HeldoutComparer:
                 nearest = nearest_of(distances, of_heldout)
                 return Heldout(self.heldout.path, len(of_heldout), images, floors, nearest)
 
-            return runner.run.world.on_rank_zero(conclude)
+            return runner.run.world.on_rank_zero(make_heldout)
 
     def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first

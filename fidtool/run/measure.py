@@ -320,10 +320,10 @@ class Measurer:
             sums = extraction.run(self._plan.distinct.index(planned), images)
         for warning in itertools.chain.from_iterable(self._world.gather(self.warnings)):
             self._add_warning(warning)
-        measured = self._conclude(planned, images, sums)
+        measured = self._collect(planned, images, sums)
         partner = None
         if real is not None and images.partner is not None and sums.partner is not None:
-            partner = self._conclude(real, images.partner, sums.partner)
+            partner = self._collect(real, images.partner, sums.partner)
         return measured, partner
 
     def _stream(self, planned: SetPlan) -> Stream:
@@ -359,12 +359,12 @@ class Measurer:
         settings = self._settings
         return broadcast_images(self._world, images, given, settings.floats, settings.timeout)
 
-    def _conclude(self, planned: SetPlan, images: ImageSet, sums: Accumulator) -> MeasuredSet:
+    def _collect(self, planned: SetPlan, images: ImageSet, sums: Accumulator) -> MeasuredSet:
         """The set whose statistics were extracted. A collective."""
         world = self._world
         with world.together():
             rows = sums.rows()
-        found = world.only_on_rank_zero(lambda: self._store(planned, images, sums, rows))
+        found = world.only_on_rank_zero(lambda: self._make_statistics(planned, images, sums, rows))
         statistics, is_cached = found or (Statistics({}), False)
         if world.broadcast(is_cached):
             self._run.finished.cached.append(planned.path)
@@ -450,7 +450,7 @@ class Measurer:
         order = images.numbers() if has_features else None
         return replace(found, found=len(images.stored), pictures=pictures, order=order)
 
-    def _store(
+    def _make_statistics(
         self, planned: SetPlan, images: ImageSet, sums: Accumulator, rows: Rows
     ) -> tuple[Statistics, bool]:
         """The statistics that were extracted, and whether they are in the cache now."""

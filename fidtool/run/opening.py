@@ -250,7 +250,7 @@ def _settings_of_files(
     network = settings.network
     extractors = {definition.extractor for definition in definitions.values()}
     if network.extractor == "inception" and extractors <= {INCEPTION}:
-        taken = {}
+        taken: dict[str, Any] = {}
         dims = {file.dims for file in files.values()}
         protocols = {definition.protocol_name for definition in definitions.values()}
         smaller = {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}
@@ -287,7 +287,7 @@ def _draw_sets(
     say: Say,
 ) -> list[tuple[SetPlan, Content]]:
     """The set of each argument: the same object for the same path, crop and number of images."""
-    sets = {}
+    sets: dict[object, tuple[SetPlan, Content]] = {}
     keys = []
     pairs = set_needs(settings, FAKE).pairs
     for number, (request, role) in enumerate(zip(requests, roles, strict=True)):
@@ -345,7 +345,6 @@ def _advise_only_possible(
 def _check_stream(
     request: RequestedSet, settings: Settings, sampling: Sampling, role: Role
 ) -> None:
-    """Refuses an iterable that cannot be used."""
     if settings.checkpoint is not None:
         raise InputError(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
@@ -411,7 +410,7 @@ def spelled_once(
     """Returns the sets, with the first for every spelling of its path, and a warning per set with
     several spellings.
     """
-    spellings = {}
+    spellings: dict[object, dict[str, RequestedSet]] = {}
     once = []
     for request in requests:
         identity: object = request

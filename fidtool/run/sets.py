@@ -84,7 +84,7 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
     fake = FAKE in roles or STORED in roles
     heldout = settings.heldout is not None
     chosen = [asked for asked in settings.chosen if asked.layer != PIXELS]
-    layers = {}
+    layers: dict[str, None] = {}
     features = set()
     if chosen or heldout:
         layers[FEATURES] = None

@@ -84,7 +84,6 @@ def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) ->
 
 
 def _digests(statistics: Statistics) -> dict[str, bytes]:
-    """The digests of the pixels of the images, by their names."""
     pictures = statistics.pictures
     assert pictures is not None
     return dict(zip(pictures.names, pictures.records["digest"].tolist(), strict=True))

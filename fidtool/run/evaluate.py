@@ -87,17 +87,15 @@ def evaluate(
             if HELDOUT in planned.roles:
                 held[planned] = measurer.measure(planned)
                 comparer.heldout = HeldoutComparer(runner, held[planned])
-        results = []
+        comparisons = {}
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
-        for position, planned in enumerate(fakes, 1):
-            # A set that occurs several times is measured once and held until its last occurrence.
+        for planned in dict.fromkeys(fakes):
             real, fake = measurer.measure_both(first, planned, real, held.pop(planned, None))
-            if planned in fakes[position:]:
-                held[planned] = fake
             run.console.log(f"comparing {fake.path} with {real.path}")
-            results.append(comparer.compare(real, fake, planned))
+            comparisons[planned] = comparer.compare(real, fake, planned)
             del fake  # so that only one FAKE's features are in memory at a time
+        results = [comparisons[planned] for planned in fakes]
         evaluation = run.world.on_rank_zero(
             lambda: _conclude(run, plan, comparer, results, measurer, origin)
         )

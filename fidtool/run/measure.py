@@ -145,9 +145,10 @@ class Measurer:
         if lacking is not None:
             known = measured.statistics
             found, _ = self._compute(planned, lacking)
-            if self._world.on_rank_zero(
+            fits = self._world.on_rank_zero(
                 lambda: not known.layers or known.same_images(found.statistics)
-            ):
+            )
+            if fits:
                 measured = _join(measured, found)
             else:  # a file cannot be read any more
                 measured, _ = self._compute(planned, needs.layers)

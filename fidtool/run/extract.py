@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 
 import numpy as np
@@ -52,7 +52,7 @@ def decode_options(
 
 
 def _name_batch(pieces: Sequence[Piece]) -> str:
-    files = [file for piece in pieces for file in piece.files]
+    files = [*chain.from_iterable(piece.files for piece in pieces)]
     if len(files) > 1:
         return f"{files[0]} and {counted(len(files) - 1, 'more image')}"
     return "".join(files)
@@ -111,7 +111,9 @@ class Extraction:
         else:
             left = self._resume(checkpoint, number, source, batches, statistics)
             parts = deal(left, world.rank, world.size, in_order)
-            mine = [batches[batch] for part in parts for batch in part.batches]
+            mine = []
+            for part in parts:
+                mine += batches[part.batches.start : part.batches.stop]
             add = checkpoint.part_by_part(parts, source, statistics)
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())

@@ -143,7 +143,7 @@ def stored_classes(images: ImageSet) -> list[str]:
         return []
     for name, array in arrays_in(images.files).items():
         if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
-            return [str(label) for label in array.read(images.files).tolist()]
+            return [*map(str, array.read(images.files).tolist())]
     return []
 
 

@@ -100,13 +100,13 @@ def image_values(
     if known is None and not statistics.skipped:
         known = fake
     if known is not None:
-        files = [known.file(row) for row in range(count)]
+        files = [*map(known.file, range(count))]
     else:
         numbers = range(count) if statistics.order is None else statistics.order.tolist()
         files = [f"{measured.path}[{number}]" for number in numbers]
     partners = []
     if measured.pairs and real is not None:
-        partners = [real.file(row) for row in range(count)]
+        partners = [*map(real.file, range(count))]
     return ImageValues(files, partners, values)
 
 

@@ -527,4 +527,4 @@ def _idle_with_files(opening: Opening) -> list[str]:
             idle.append(own.setting)
     if settings.checkpoint is not None:
         idle.append("checkpoint")
-    return [option(name) for name in idle]
+    return [*map(option, idle)]

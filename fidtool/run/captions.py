@@ -25,55 +25,59 @@ def with_captions(
     """Returns what the sets hold, with the captions of the FAKEs if a metric needs them. An
     InputError if some lack.
     """
-    asking, given = (
-        [each.metric for each in settings.chosen if each.metric.captions],
-        settings.captions,
-    )
-    if not asking:
+    metrics = [asked.metric for asked in settings.chosen if asked.metric.captions]
+    given = settings.captions
+    if not metrics:
         return dict(contents)
     if given is None:
         raise InputError(
-            f"{asking[0].numbers[0].title} needs the captions of the images:",
+            f"{metrics[0].numbers[0].title} needs the captions of the images:",
             f"pass {option('captions', ...)}",
             setting="captions",
         )
-    what = "captions", "caption"
-    texts = (
-        Texts("", *what, {}, given)
-        if isinstance(given, tuple)
-        else read_texts(f"{given}", *what, _COLUMNS)
-    )
-    return {
-        planned: content._replace(captions=_found(planned, content, texts))
-        if FAKE in planned.roles
-        else content
-        for planned, content in contents.items()
-    }
+    if isinstance(given, tuple):
+        texts = Texts("", "captions", "caption", {}, given)
+    else:
+        texts = read_texts(f"{given}", "captions", "caption", _COLUMNS)
+    captioned = {}
+    for planned, content in contents.items():
+        if FAKE in planned.roles:
+            content = content._replace(captions=_find_captions(planned, content, texts))
+        captioned[planned] = content
+    return captioned
 
 
-def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
+def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
     """The captions by the numbers of the images in stored order."""
-    path, images, named = planned.path, content.images, option("captions", texts.place or None)
-    if images is None and (content.file is not None or not texts.listed):
-        raise InputError(
-            f"{named} is for images with paths, which {path} does not have:",
-            "pass the images instead" if content.file else "pass a list in the order of the images",
-            setting="captions",
-        )
+    path = planned.path
+    images = content.images
+    setting = option("captions", texts.place or None)
     if images is None:
+        remedy = "pass a list in the order of the images"
+        if content.file is not None:
+            remedy = "pass the images instead"
+        if content.file is not None or not texts.listed:
+            raise InputError(
+                f"{setting} is for images with paths, which {path} does not have:",
+                remedy,
+                setting="captions",
+            )
         count = planned.sampling.num or len(texts.listed)
-        return dict(enumerate(texts.of(path, path, Numbered(count), range(count), count) or ()))
+        captions = texts.of(path, path, Numbered(count), range(count), count)
+        return dict(enumerate(captions or ()))
     positions = images.order
-    if images.lines is None and texts.listed:
-        check_numbers(f"{named} has no paths", path, images.stored, "captions", "add a column path")
-    elif images.lines is not None:  # of a list of paths, the order is that of its lines
+    if images.lines is not None:  # of a list of paths, the order is that of its lines
         positions = np.argsort(np.argsort(images.lines))[positions]
+    elif texts.listed:
+        problem = f"{setting} has no paths"
+        check_numbers(problem, path, images.stored, "captions", "add a column path")
     names = [images.stored[number] for number in images.order]
-    if (found := texts.of(path, images.prefix, names, positions, len(images.stored))) is None:
+    captions = texts.of(path, images.prefix, names, positions, len(images.stored))
+    if captions is None:
         raise InputError(
-            f"{named} names no image of {path}, such as {images.file(0)}", setting="captions"
+            f"{setting} names no image of {path}, such as {images.file(0)}", setting="captions"
         )
-    return dict(zip(images.order.tolist(), found, strict=True))
+    return dict(zip(images.order.tolist(), captions, strict=True))
 
 
 def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> Sequence[str] | None:
@@ -82,11 +86,12 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
     """
     if statistics.order is None:
         return None
+    captions = content.captions
     images = len(statistics.order) + len(statistics.skipped)
-    if planned.holds == "stream" and images != len(content.captions):
-        problem = (
-            f"{option('captions')} has {counted(len(content.captions), 'caption')}, but "
-            f"{planned.path}"
+    if planned.holds == "stream" and images != len(captions):
+        raise InputError(
+            f"{option('captions')} has {counted(len(captions), 'caption')}, but {planned.path} has "
+            f"{counted(images, 'image')}",
+            setting="captions",
         )
-        raise InputError(f"{problem} has {counted(images, 'image')}", setting="captions")
-    return [content.captions[number] for number in statistics.order.tolist()]
+    return [captions[number] for number in statistics.order.tolist()]

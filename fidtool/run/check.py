@@ -39,23 +39,24 @@ def check_sets(
         run.world.on_rank_zero(lambda: _refuse_same(requests))
         read = [_read(run, request, settings) for request in requests]
 
-        def conclude() -> Checkup:
-            fake, *others = (
-                inspect_set(each.path, *found) for each, found in zip(requests, read, strict=True)
-            )
-            real = others[0] if others else None
+        def make_checkup() -> Checkup:
+            inspections = [
+                inspect_set(request.path, *found)
+                for request, found in zip(requests, read, strict=True)
+            ]
+            fake = inspections[0]
             assert fake is not None
+            real = inspections[1] if len(inspections) > 1 else None
             diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
+            health = health_of(fake, diagnosis.about("fake"))
             usual = None if real is None else health_of(real, diagnosis.about("real"))
-            return Checkup(
-                health_of(fake, diagnosis.about("fake")), usual, diagnosis.about("pair"), strict
-            )
+            return Checkup(health, usual, diagnosis.about("pair"), strict)
 
-        return run.world.on_rank_zero(conclude)
+        return run.world.on_rank_zero(make_checkup)
 
 
 def _refuse_same(requests: Sequence[RequestedSet]) -> None:
-    check_paths([each.path for each in requests if each.given is None])
+    check_paths([request.path for request in requests if request.given is None])
     once, _ = spelled_once(requests)
     if len(once) > 1 and once[0] is once[1]:
         raise InputError(
@@ -70,25 +71,22 @@ def _read(
     """Returns the records of a set, what its source passes over and the files that cannot be read.
     A collective.
     """
-    content = run.world.only_on_rank_zero(lambda: _opened(run, request, settings))
-    images, file = (None, None) if content is None else content[:2]
-    if not run.world.broadcast(
-        images is not None
-    ):  # a statistics file has records, but no images to decode
-        return None if file is None else file.pictures, None, ()
-    given, ranks = request.given, run.world.launch.local_world_size
+    world = run.world
+    content = world.only_on_rank_zero(lambda: _open(run, request, settings)) or Content()
+    # A statistics file has records, but no images to decode.
+    if not world.broadcast(content.images is not None):
+        return None if content.file is None else content.file.pictures, None, ()
+    given = request.given
     assert not isinstance(given, Statistics)
-    images = broadcast_images(run.world, images, given, settings.floats, settings.timeout)
+    images = broadcast_images(world, content.images, given, settings.floats, settings.timeout)
     workers = settings.num_workers
     if workers is None:
-        batches = len(images) // (_BATCH * run.world.size)
-        workers = min(
-            8, available_cores(ranks), batches // 8
-        )  # as many as are decoded until one has started
-    usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
+        # As many as are decoded until one has started.
+        useful = len(images) // (_BATCH * world.size) // 8
+        workers = min(8, available_cores(world.launch.local_world_size), useful)
     extraction = Extraction(
         run,
-        usable,
+        replace(settings, on_error="skip", max_skip=1.0, diagnose=True),
         (),
         {},
         batch_size=_BATCH,
@@ -96,26 +94,27 @@ def _read(
         crop=None,
         warn=run.console.warn,
     )
-    found = extraction.run(0, images)
-    with run.world.together():
-        records = ImageRecords.of(images.without(found.skipped), found.rows()[RECORDS])
-        return records, images.passed_over, found.skipped
+    sums = extraction.run(0, images)
+    with world.together():
+        records = ImageRecords.of(images.without(sums.skipped), sums.rows()[RECORDS])
+        return records, images.passed_over, sums.skipped
 
 
-def _opened(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
-    opened = open_set(request, settings, IMAGES, run.console.say)
-    if opened.warning:
-        run.console.warn(str(opened.warning))
-    if opened.images is None:
-        if opened.file is None:
+def _open(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
+    content = open_set(request, settings, IMAGES, run.console.say)
+    if content.warning:
+        run.console.warn(str(content.warning))
+    if content.images is None:
+        if content.file is None:
             raise InputError(
                 f"{request.path} is an iterable:", "pass images that can be indexed, such as a list"
             )
-        if opened.file.pictures is None:
+        if content.file.pictures is None:
             raise InputError(
                 f"{request.path} has no records of its images:", "pass the images instead"
             )
-        return opened
-    if len(missing := opened.images.missing()) == len(opened.images):
+        return content
+    missing = content.images.missing()
+    if len(missing) == len(content.images):
         raise missing_error(request.path, missing)
-    return opened._replace(images=opened.images.draw(settings.sampling()))
+    return content._replace(images=content.images.draw(settings.sampling()))

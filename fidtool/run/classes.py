@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,22 +25,22 @@ from fidtool.run.sets import SetPlan
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics
 
 
-def _part_of(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner) -> MeasuredSet:
+def _restrict(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner) -> MeasuredSet:
     """Returns some images of a set with mean and covariance of their features on rank zero. A
     collective.
     """
-    features = {layer: every[rows] for layer, every in measured.features.items()}
+    features = {layer: vectors[rows] for layer, vectors in measured.features.items()}
 
-    def statistics() -> Statistics:
+    def compute_statistics() -> Statistics:
         layers = {}
-        for layer, own in features.items():
-            gaussian = runner.features(layer).gaussian(own, np.arange(len(rows)))
+        for layer, vectors in features.items():
+            gaussian = runner.features(layer).gaussian(vectors, np.arange(len(rows)))
             layers[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
         order = measured.statistics.order
         return Statistics(layers, len(rows), order=None if order is None else order[rows])
 
-    found = runner.run.world.only_on_rank_zero(statistics)
-    return MeasuredSet(measured.path, found or Statistics({}), features)
+    statistics = runner.run.world.only_on_rank_zero(compute_statistics)
+    return MeasuredSet(measured.path, statistics or Statistics({}), features)
 
 
 def values_of_classes(
@@ -61,107 +60,120 @@ def values_of_classes(
         computed: its values. A class has the mean of those of its single images.
         runner: computes the metrics.
     """
-    plan, run, results = runner.plan, runner.run, list[ClassResult]()
-    if not plan.settings.grouped_by:
-        return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
+    plan = runner.plan
+    run = runner.run
+    settings = plan.settings
+    if not settings.grouped_by:
+        return [
+            ClassResult(name, len(rows_of_real), len(rows_of_fake))
+            for name, (rows_of_real, rows_of_fake) in groups.items()
+        ]
     of_sets = [asked for asked in metrics if plan.values_of(asked)[0].key not in computed.of_images]
-    distance = plan.distance if plan.settings.uncertainty else None
-    images = sum(len(rows) for _, rows in groups.values())
-    with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
-        for name, (one, other) in groups.items():
-            result = ClassResult(name, len(one), len(other))
-            if len(other):
-                means = {
-                    key: math.fsum(values[other]) / len(other)
-                    for key, values in computed.of_images.items()
-                }
-                result = replace(result, metrics=means)
-            fewest = min(len(one), len(other))
-            kept = [
-                asked
-                for asked in of_sets
-                if fewest > 1 and plan.settings.too_few(asked, fewest) is None
-            ]
-            if kept:
-                usual, generated = _part_of(real, one, runner), _part_of(fake, other, runner)
-                values = runner.compute(kept, usual, generated, planned).numbers
-                result = replace(result, metrics={**result.metrics, **values})
-                if distance and len(other) >= fewest_images(distance.features.dims):
+    distance = plan.distance if settings.uncertainty else None
+    total = sum(len(rows) for _, rows in groups.values())
+    results = []
+    with run.console.processing(f"{fake.path} by {settings.grouped_by}", total) as advance:
+        for name, (rows_of_real, rows_of_fake) in groups.items():
+            images = len(rows_of_fake)
+            fewest = min(len(rows_of_real), images)
+            numbers = {}
+            corrected = None
+            if images:
+                for key, values in computed.of_images.items():
+                    numbers[key] = math.fsum(values[rows_of_fake]) / images
+            possible = []
+            if fewest > 1:
+                possible = [asked for asked in of_sets if settings.too_few(asked, fewest) is None]
+            if possible:
+                part_of_real = _restrict(real, rows_of_real, runner)
+                part = _restrict(fake, rows_of_fake, runner)
+                numbers |= runner.compute(possible, part_of_real, part, planned).numbers
+                if distance and images >= fewest_images(distance.features.dims):
                     corrected = run.world.on_rank_zero(
-                        partial(_corrected, usual, generated, runner)
+                        partial(_correct_distance, part_of_real, part, runner)
                     )
-                    result = replace(result, corrected=corrected)
-            results.append(result)
-            advance(len(other))
+            results.append(ClassResult(name, len(rows_of_real), images, numbers, corrected))
+            advance(images)
     return results
 
 
-def _corrected(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner) -> Interval:
+def _correct_distance(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner) -> Interval:
     """The bias-corrected Fréchet distance of a class. On rank zero."""
     parts, _ = error_bars(real.gaussian(), fake.features[FEATURES], runner.features(FEATURES))
     return Interval(*interval(parts))
 
 
-def classes_of(found: Sequence[ClassResult], plan: Plan) -> Classes | None:
+def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
     """Returns all classes with mean and worst of each value; None if they are neither requested nor
     common to both.
     """
-    if not plan.settings.grouped_by and sum(bool(each.real and each.fake) for each in found) < 2:
+    grouped_by = plan.settings.grouped_by
+    if not grouped_by and sum(bool(result.real and result.fake) for result in results) < 2:
         return None
-    mean, worst, order = dict[str, float](), dict[str, tuple[str, float]](), [*found]
+    mean: dict[str, float] = {}
+    worst = {}
+    order = [*results]
     for value in plan.values:
-        key, sign = value.key, 1.0 if value.number.better == "higher" else -1.0
-        if rated := sorted(
-            (each for each in found if key in each.metrics),
-            key=lambda each: sign * each.metrics[key],
-        ):
-            order = (
-                order if mean else [*rated, *(each for each in found if key not in each.metrics)]
-            )
-            mean[key] = math.fsum(each.metrics[key] for each in rated) / len(rated)
-            if value.number.better:
-                worst[key] = rated[0].name, rated[0].metrics[key]
-    return Classes(plan.settings.grouped_by or "class", tuple(order), mean, worst)
+        key = value.key
+        rated = [result for result in results if key in result.metrics]
+        if not rated:
+            continue
+        sign = 1 if value.number.better == "higher" else -1
+        rated.sort(key=lambda result: sign * result.metrics[key])
+        if not mean:
+            order = [*rated, *(result for result in results if key not in result.metrics)]
+        mean[key] = math.fsum(result.metrics[key] for result in rated) / len(rated)
+        if value.number.better:
+            worst[key] = rated[0].name, rated[0].metrics[key]
+    return Classes(grouped_by or "class", tuple(order), mean, worst)
 
 
 def class_warnings(
-    found: Classes, real: MeasuredSet, names: Collection[str], plan: Plan
+    classes: Classes, real: MeasuredSet, names: Collection[str], plan: Plan
 ) -> list[str]:
     """Returns warnings about few images, too few for some of the values, by key, or other shares
     than REAL's.
     """
-    lines, asked = list[str](), plan.settings.grouped_by
+    lines = []
+    kind = classes.kind
     keys = {value.key for value in plan.values if value.key in names}
-    if lacking := [each for each in found.classes if asked and not keys <= each.metrics.keys()]:
-        few = shortened(
-            ", ".join(f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking)
-        )
+    lacking = []
+    if plan.settings.grouped_by:
+        for result in classes.classes:
+            if not keys <= result.metrics.keys():
+                lacking.append(f"{result.name} ({result.real} in REAL, {result.fake} in FAKE)")
+    if lacking:
         lines.append(
-            f"too few images for all values of a {found.kind} in {len(lacking)} of them: {few}"
+            f"too few images for all values of a {kind} in {len(lacking)} of them: "
+            f"{shortened(', '.join(lacking))}"
         )
-    elif found.kind == "class":
-        lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
+    elif kind == "class":
+        counts = {result.name: (result.real, result.fake) for result in classes.classes}
+        lines += balance_warnings(counts)
     distance = plan.distance
     if distance is None:
         return lines
-    fid = distance.key
-    rated = [each for each in found.classes if fid in each.metrics]
-    least = min(rated, key=lambda each: min(each.real, each.fake), default=None)
-    if least is not None and min(least.real, least.fake) < fewest_images(distance.features.dims):
-        sizes = f"{least.real} real and {least.fake} generated images"
-        about = f"{perfect_distance(real.gaussian(), least.fake, least.real):.3g}"
+    rated = [result for result in classes.classes if distance.key in result.metrics]
+    fewest = fewest_images(distance.features.dims)
+    least = min(rated, key=_fewer, default=None)
+    if least is None or _fewer(least) >= fewest:
+        return lines
+    about = perfect_distance(real.gaussian(), least.fake, least.real)
+    lines.append(
+        f"the Fréchet distance of a {kind} of as few as {least.real} real and {least.fake} "
+        f"generated images ({least.name}) is too high: a perfect generator of all of REAL would "
+        f"have about {about:.3g}; compare it only with that of equal numbers of images"
+    )
+    if max(map(_fewer, rated)) > 2 * _fewer(least):
+        total = math.fsum(result.fake * result.metrics[distance.key] for result in rated)
+        weighted = total / sum(result.fake for result in rated)
         lines.append(
-            f"the Fréchet distance of a {found.kind} of as few as {sizes} ({least.name}) is too "
-            f"high: a perfect generator of all of REAL would have about {about}; compare it only "
-            "with that of equal numbers of images"
+            f"the mean Fréchet distance of {classes.mean[distance.key]:.5g} counts each {kind} the "
+            "same, also small ones with far too high distances: weighted by generated images, the "
+            f"mean is {weighted:.5g}"
         )
-        if max(min(each.real, each.fake) for each in rated) > 2 * min(least.real, least.fake):
-            weighted = math.fsum(each.fake * each.metrics[fid] for each in rated) / sum(
-                each.fake for each in rated
-            )
-            lines.append(
-                f"the mean Fréchet distance of {found.mean[fid]:.5g} counts each {found.kind} the "
-                "same, also small ones with far too high distances: weighted by generated "
-                f"images, the mean is {weighted:.5g}"
-            )
     return lines
+
+
+def _fewer(result: ClassResult) -> int:
+    return min(result.real, result.fake)

@@ -81,22 +81,22 @@ class MetricRunner:
         computed = Computed()
         of_networks = defaultdict[str, dict[str, dict[str, float]]](dict)
         for asked in metrics:
-            values = self._values(asked, real, fake, planned, computed)
+            values = self._compute_metric(asked, real, fake, planned, computed)
             computed.numbers |= self._by_key(asked, values)
             network = self.plan.settings.network_of(asked.layer).extractor
             of_networks[asked.metric.name].setdefault(network, values)
         for asked in metrics:
             if not asked.further:
                 summary = asked.metric.summarize(of_networks[asked.metric.name])
-                computed.numbers |= self._by_key(asked, _checked(asked.metric, summary))
+                computed.numbers |= self._by_key(asked, _check_values(asked.metric, summary))
         return computed
 
-    def _by_key(self, asked: Requested, found: Mapping[str, T]) -> dict[str, T]:
+    def _by_key(self, asked: Requested, returned: Mapping[str, T]) -> dict[str, T]:
         """What a metric returned by the names of values, by their keys."""
         values = self.plan.values_of(asked)
-        return {key_of(values, name): each for name, each in found.items()}
+        return {key_of(values, name): value for name, value in returned.items()}
 
-    def _values(
+    def _compute_metric(
         self,
         asked: Requested,
         real: MeasuredSet,
@@ -107,19 +107,21 @@ class MetricRunner:
         """The values of a metric; warnings about them, and values of single images, are added. A
         collective.
         """
-        run, metric, layer = self.run, asked.metric, asked.layer
-        usual = feature_set(real, layer, metric.real_features)
-        generated = feature_set(fake, layer, metric.fake_features)
+        run = self.run
+        metric = asked.metric
+        layer = asked.layer
+        features_of_real = feature_set(real, layer, metric.real_features)
+        features = feature_set(fake, layer, metric.fake_features)
         if metric.captions:
             captions = run.world.on_rank_zero(
                 lambda: captions_of(planned, self.contents[planned], fake.statistics)
             )
-            generated = replace(generated, captions=captions)
+            features = replace(features, captions=captions)
         network = self.plan.settings.network_of(layer).extractor
         context = MetricContext(self.features(layer), self._classifier, extractor=network)
         try:
             with run.clock(metric.phase or metric.name):
-                values = metric.compute(usual, generated, context)
+                values = metric.compute(features_of_real, features, context)
         except InputError as error:
             raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
@@ -131,33 +133,33 @@ class MetricRunner:
             raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
         for warning in context.said:
             if warning not in computed.warnings:  # others are of the sets, and not of the network
-                text = f"{asked.further}: {warning.text}" if asked.further else warning.text
-                computed.warnings.append(replace(warning, text=text))
+                if asked.further:
+                    warning = replace(warning, text=f"{asked.further}: {warning.text}")
+                computed.warnings.append(warning)
         computed.of_images |= self._by_key(asked, context.of_images)
         self.recorded.setdefault(asked.name, {}).update(context.recorded)
         required = {number.name for number in metric.numbers}
-        return run.world.on_rank_zero(lambda: _checked(metric, values, required))
+        return run.world.on_rank_zero(lambda: _check_values(metric, values, required))
 
     def _classifier(self) -> Weights:
         path = self.plan.settings.network.weights
         return self.weights or load_weights(path, self.run.console.say, classifier=True)
 
 
-def _checked(
-    metric: Metric, found: Mapping[str, float], required: Collection[str] = ()
+def _check_values(
+    metric: Metric, returned: Mapping[str, float], required: Collection[str] = ()
 ) -> dict[str, float]:
     """What a metric returned, as floats: the ``required`` values, and others that it declares."""
-    numbers = (*metric.numbers, *metric.summary)
-    names = {
-        *metric.further,
-        *(number.name for number in numbers),
-        *(number.spread for number in numbers),
-    }
-    if not isinstance(found, Mapping) or not {*required} <= {*found} <= names:
+    names = {*metric.further}
+    for number in (*metric.numbers, *metric.summary):
+        names |= {number.name, number.spread}
+    if not isinstance(returned, Mapping) or not {*required} <= {*returned} <= names:
         declared = ", ".join(sorted(filter(None, names)))
-        raise RunError(f"the metric {metric.name} returned {brief(found)}; it declares {declared}")
-    values = dict[str, float]()
-    for name, value in found.items():
+        raise RunError(
+            f"the metric {metric.name} returned {brief(returned)}; it declares {declared}"
+        )
+    values = {}
+    for name, value in returned.items():
         try:
             values[name] = float(value)
         except (TypeError, ValueError, OverflowError):  # an integer can be too large for a float

@@ -31,10 +31,8 @@ from fidtool.system.console import Console
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
 
+# Held by the thread that has a run. Reentrant, because user code within a run may start another.
 _running = threading.RLock()
-"""Held by the thread that has a run. Reentrant, because user code within a run may start
-another.
-"""
 
 
 class Clock:
@@ -93,21 +91,21 @@ class FinishedWork:
                 f"; finished work is saved in {self.checkpoint.folder}: run the same command "
                 "again to resume"
             )
-        lost, text = "no work", ""
+        text = ""
+        lost = "no work"
         if self.cached:
-            first, *others = self.cached
-            sets = f"{first} and {len(others)} more" if others else first
+            sets = self.cached[0]
+            if len(self.cached) > 1:
+                sets += f" and {len(self.cached) - 1} more"
             text = (
                 f"; the statistics of {sets} are cached: run the same command again to reuse them"
             )
             lost = "no other work"
         since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
-        if (
-            self.checkpoint is None
-            and since is not None
-            and time.monotonic() - since >= WORTH_TELLING_SECONDS
-        ):
-            text += f"; {lost} was saved: pass {option('checkpoint', ...)} to save finished work"
+        is_lost = since is not None and time.monotonic() - since >= WORTH_TELLING_SECONDS
+        if self.checkpoint is None and is_lost:
+            checkpoint = option("checkpoint", ...)
+            text += f"; {lost} was saved: pass {checkpoint} to save finished work"
         return text
 
 
@@ -143,7 +141,8 @@ def open_run(
 
     ``began`` is the zero of its timeline, see `Clock`.
     """
-    clock, finished = Clock(began), FinishedWork()
+    clock = Clock(began)
+    finished = FinishedWork()
     launch = alone_here() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(
@@ -161,8 +160,8 @@ def open_run(
             "start a run after the previous one has ended",
             "use a separate process for each run",
         )
-    in_program = console.spelling is as_argument
-    with own_exceptions() if launch.world_size == 1 and in_program else contextlib.nullcontext():
+    alone_in_program = launch.world_size == 1 and console.spelling is as_argument
+    with own_exceptions() if alone_in_program else contextlib.nullcontext():
         try:
             with (
                 repeatable(settings.precision == "tf32") as torch_state,
@@ -173,11 +172,10 @@ def open_run(
                 with world.together():
                     device = choose_device(settings.device, world.launch)
                     if settings.precision == "tf32":
-                        _check_tf32(device)
+                        check_tf32(device)
                     check_exact_products(device.torch_device)
-                    for (
-                        limit
-                    ) in LIMITS:  # reports an invalid environment variable before any work is done
+                    # Reports an invalid environment variable before any work is done.
+                    for limit in LIMITS:
                         byte_limit(limit)
                 torch_state.hold(device.torch_device)
                 yield RunContext(
@@ -206,39 +204,35 @@ def _check_same_start(
     Each rank would otherwise follow its own plan, and some images would count twice and others not
     at all.
     """
-    kinds = {
-        f"the set {each.path}": getattr(each.given, "kind", "")
-        for each in requests
-        if each.given is not None
-    }
-    # The device may differ between ranks.
-    free = {"device": None, "report": settings.report is not None}
     mine = {
         **recorded(settings),
         **installed,
-        "paths": [each.path for each in requests],
-        **kinds,
-        **free,
+        "paths": [request.path for request in requests],
+        "report": settings.report is not None,
     }
+    mine.pop("device", None)  # it may differ between ranks
+    for request in requests:
+        if request.given is not None:
+            mine[f"the set {request.path}"] = getattr(request.given, "kind", "")
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:
             if other.get(name) != first.get(name):
-                values = (
-                    f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank "
-                    f"{rank}"
-                )
-                remedy = "give every rank the same arguments and the same environment"
                 raise on_every_rank(
-                    InputError(f"the ranks were started differently: {values}", remedy)
+                    InputError(
+                        f"the ranks were started differently: {name} is {first.get(name)!r} on "
+                        f"rank 0 and {other.get(name)!r} on rank {rank}",
+                        "give every rank the same arguments and the same environment",
+                    )
                 )
 
 
-def _check_tf32(device: Device) -> None:
-    if device.torch_device.type != "cuda":
+def check_tf32(device: Device) -> None:
+    """Raises an InputError unless the device is an NVIDIA GPU."""
+    kind = device.torch_device.type
+    if kind != "cuda":
         raise InputError(
-            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses "
-            f"{device.torch_device.type}:",
+            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {kind}:",
             "use fp32, bf16 or fp16",
             setting="precision",
         )

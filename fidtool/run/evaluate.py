@@ -68,68 +68,69 @@ def evaluate(
         The evaluation and, on rank zero, what reads images of the run again for a page; None on the
         other ranks.
     """
-    third = [] if settings.heldout is None else [(settings.heldout, "heldout")]
-    sets = named_sets(*sources, *third)
-    if third:
-        settings = replace(settings, heldout=sets[-1].path)
-    read: list[object] = [each.path for each in sets if each.given is None]
+    if settings.heldout is not None:
+        sources = [*sources, (settings.heldout, "heldout")]
+    requests = named_sets(*sources)
+    if settings.heldout is not None:
+        settings = replace(settings, heldout=requests[-1].path)
+    read: list[object] = [request.path for request in requests if request.given is None]
     read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
-    with open_run(sets, settings, console, began) as run:
+    with open_run(requests, settings, console, began) as run:
         run.world.on_rank_zero(lambda: check(read))
-        plan, measurer, contents = _prepared(run, sets, settings)
+        plan, measurer, contents = _prepare(run, requests, settings)
         measurer.open_checkpoint()
-        runner = MetricRunner(
-            run, plan, contents, measurer.networks.weights, measurer.pairs.recorded
-        )
-        held, comparer = dict[SetPlan, MeasuredSet](), Comparer(runner)
-        for planned in (each for each in plan.distinct if HELDOUT in each.roles):
-            held[planned] = measurer.measure(planned)
-            comparer.heldout = HeldoutComparer(runner, held[planned])
-        results: list[Comparison] = []
+        weights = measurer.networks.weights
+        runner = MetricRunner(run, plan, contents, weights, measurer.pairs.recorded)
+        comparer = Comparer(runner)
+        held = {}
+        for planned in plan.distinct:
+            if HELDOUT in planned.roles:
+                held[planned] = measurer.measure(planned)
+                comparer.heldout = HeldoutComparer(runner, held[planned])
+        comparisons = {}
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
-        for position, planned in enumerate(fakes, 1):
-            # A set that occurs several times is measured once and held until its last occurrence.
-            real, measured = measurer.measure_both(first, planned, real, held.pop(planned, None))
-            if planned in fakes[position:]:
-                held[planned] = measured
-            run.console.log(f"comparing {measured.path} with {real.path}")
-            results.append(comparer.compare(real, measured, planned))
-            del measured  # so that only one FAKE's features are in memory at a time
+        for planned in dict.fromkeys(fakes):
+            real, fake = measurer.measure_both(first, planned, real, held.pop(planned, None))
+            run.console.log(f"comparing {fake.path} with {real.path}")
+            comparisons[planned] = comparer.compare(real, fake, planned)
+            del fake  # so that only one FAKE's features are in memory at a time
+        results = [comparisons[planned] for planned in fakes]
         evaluation = run.world.on_rank_zero(
-            lambda: _concluded(run, plan, comparer, results, measurer, origin)
+            lambda: _conclude(run, plan, comparer, results, measurer, origin)
         )
+        if run.world.rank:
+            return evaluation, None
         images = [content.images for content in contents.values() if content.images is not None]
-        spent = [each.path for each in plan.sets if each.holds == "stream"]
-        lookup = ImageLookup(images, spent, plan.settings.floats, plan.settings.timeout)
-        return evaluation, None if run.world.rank else lookup
+        spent = [planned.path for planned in plan.sets if planned.holds == "stream"]
+        settings = plan.settings
+        return evaluation, ImageLookup(images, spent, settings.floats, settings.timeout)
 
 
-def _prepared(
+def _prepare(
     run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
     A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
     """
+    world = run.world
     with run.clock("list"):
-        opened = run.world.only_on_rank_zero(
+        opened = world.only_on_rank_zero(
             lambda: choose(open_sets(requests, settings, run.console, alone), run.console)
         )
         opening = cast(Opening, opened)  # it is only used on rank zero
-        chosen, images = run.world.on_rank_zero(lambda: (opening.settings, opening.images))
+        chosen, images = world.on_rank_zero(lambda: (opening.settings, opening.images))
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
-    batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
+    batch_size = world.broadcast(chosen.batch_size or run.device.default_batch_size)
     classifier = not alone and any(asked.metric.classifier for asked in chosen.chosen)
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
-    plan = run.world.on_rank_zero(
-        lambda: make_plan(opening, networks.definitions or None, batch_size)
-    )
+    plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
     contents = dict.fromkeys(plan.distinct, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
-def _concluded(
+def _conclude(
     run: RunContext,
     plan: Plan,
     comparer: Comparer,
@@ -141,15 +142,14 @@ def _concluded(
     settings = plan.settings
     gated = ""
     if settings.fail_above is not None:
-        gated = next(
-            (value.key for value in plan.values if value.number.name == settings.gated), ""
-        )
+        keys = (value.key for value in plan.values if value.number.name == settings.gated)
+        gated = next(keys, "")
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
         run=_record(run, plan, comparer, measurer, origin),
         settings=_settings_of_metrics(plan, comparer),
-        differences=tuple(_differences(comparer)),
+        differences=tuple(_compare_fakes(comparer)),
         gated=gated,
         not_computed=tuple(_not_computed(run, (*plan.left_out, *comparer.left_out))),
     )
@@ -158,11 +158,10 @@ def _concluded(
         judged.append(replace(result, missed=tuple(missed_gates(alone, settings, baseline))))
     evaluation = replace(evaluation, results=tuple(judged))
     if settings.preset is not None:
-        evaluation = _verified(run, evaluation)
-    for skipped in dict.fromkeys(
-        skipped for result in evaluation.results for skipped in result.skipped
-    ):
-        run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
+        evaluation = _verify(run, evaluation)
+    skipped = itertools.chain.from_iterable(result.skipped for result in results)
+    for bad in dict.fromkeys(skipped):
+        run.console.warn(f"skipped {bad.file}: {bad.reason}")
     for warning in evaluation.alerts:
         run.console.warn(str(warning))
     return evaluation
@@ -171,25 +170,30 @@ def _concluded(
 def _record(
     run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer, origin: Origin
 ) -> RunRecord:
-    networks, computed = measurer.networks, measurer.counts["images_computed"]
+    settings = plan.settings
+    networks = measurer.networks
+    counts = measurer.counts
+    computed = counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
     seconds = {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
-    extractors = {each.extractor for each in networks.definitions.values()}
-    capability = nvidia_capability(run.device.torch_device)
     advice = advice_on_precision(
-        capability, plan.settings.precision, extractors, seconds, run.busy.seconds
+        nvidia_capability(run.device.torch_device),
+        settings.precision,
+        {definition.extractor for definition in networks.definitions.values()},
+        seconds,
+        run.busy.seconds,
     )
     return RunRecord(
         world_size=run.world.size,
         device=run.device.name,
         backend=run.world.backend,
-        precision=plan.settings.precision if networks.definitions else "",
+        precision=settings.precision if networks.definitions else "",
         kernels=networks.kernels if networks.definitions else "",
         batch_size=plan.batch_size if decodes else 0,
         num_workers=measurer.num_workers if decodes else 0,
         images_computed=computed,
-        forward_passes=measurer.counts["forward_passes"],
-        images_resumed=measurer.counts["images_resumed"],
+        forward_passes=counts["forward_passes"],
+        images_resumed=counts["images_resumed"],
         cached=tuple(measurer.cached),
         probe=networks.probe,
         linear_algebra_threads=linear_algebra_threads(),
@@ -198,7 +202,7 @@ def _record(
         extraction=run.busy.seconds,
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
-        config=changed_settings(plan.settings),
+        config=changed_settings(settings),
         warnings=tuple(warning.shown(run.console.shown) for warning in measurer.warnings),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         advice=run.console.shown(advice),
@@ -214,13 +218,13 @@ def _timeline(run: RunContext) -> dict[str, float]:
         ends["import"] = clock.started - clock.began
     if "moments" in run.busy.first:
         ends["first_batch"] = run.busy.first["moments"]
-    ordered = sorted(ends.items(), key=itemgetter(1))
-    return {**dict(ordered), "end": time.perf_counter() - clock.began}
+    ends["end"] = time.perf_counter() - clock.began
+    return dict(sorted(ends.items(), key=itemgetter(1)))
 
 
 def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
-    """Return what determines the values of each metric besides the features, by its name."""
-    settings = dict[str, dict[str, Any]]()
+    """Returns what determines the values of each metric besides the features, by its name."""
+    settings = {}
     for asked in plan.settings.chosen:
         if asked.further:
             continue
@@ -235,8 +239,8 @@ def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, 
     return settings
 
 
-def _differences(comparer: Comparer) -> Iterator[Difference]:
-    """Yield the differences of all pairs of FAKEs that have error bars, in the order of the
+def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
+    """Yields the differences of all pairs of FAKEs that have error bars, in the order of the
     arguments.
     """
     for key, parts in comparer.parts.items():
@@ -246,28 +250,27 @@ def _differences(comparer: Comparer) -> Iterator[Difference]:
 
 
 def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
-    """Return the metrics that could not be computed, each once with all reasons."""
-    metrics = dict[str, NotComputed]()
+    """Returns the metrics that could not be computed, each once with all reasons."""
+    metrics: dict[str, NotComputed] = {}
     for lacking in dict.fromkeys(left_out):
-        known, reason = metrics.get(lacking.metric), run.console.shown(lacking.reason)
-        metrics[lacking.metric] = replace(
-            lacking, reason=f"{known.reason}; {reason}" if known else reason
-        )
+        reason = run.console.shown(lacking.reason)
+        if lacking.metric in metrics:
+            reason = f"{metrics[lacking.metric].reason}; {reason}"
+        metrics[lacking.metric] = replace(lacking, reason=reason)
     return metrics.values()
 
 
-def _verified(run: RunContext, evaluation: Evaluation) -> Evaluation:
-    """Return the evaluation with notes on whether its values are comparable with those of its
+def _verify(run: RunContext, evaluation: Evaluation) -> Evaluation:
+    """Returns the evaluation with notes on whether its values are comparable with those of its
     preset.
     """
     from fidtool.result.verify import verify  # few runs need it
 
+    record = evaluation.run
     verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
     for line, verdict in verdicts.items():
         run.console.say(line, is_result=True, warns=verdict.comparable is False)
-    return replace(
-        evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts))
-    )
+    return replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
 
 
 def measure_statistics(
@@ -293,19 +296,18 @@ def measure_statistics(
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
     """
-    sets = named_sets(*sources)
-    with open_run(sets, settings, console) as run:
-        run.world.on_rank_zero(check)
+    requests = named_sets(*sources)
+    with open_run(requests, settings, console) as run:
+        world = run.world
+        world.on_rank_zero(check)
         given = known if since is None else since
-        before = run.world.only_on_rank_zero(
-            lambda: None if given is None else statistics_in(given)
-        )
-        part, completes, grows = run.world.broadcast((part, known is not None, since is not None))
+        before = world.only_on_rank_zero(lambda: None if given is None else statistics_in(given))
+        part, completes, grows = world.broadcast((part, known is not None, since is not None))
         if grows and (part is not None or completes):
             raise on_every_rank(
                 InputError("new images, parts and networks cannot be combined:", "use two commands")
             )
-        plan, measurer, contents = _prepared(run, sets, settings, alone=True)
+        plan, measurer, contents = _prepare(run, requests, settings, alone=True)
         (planned,) = plan.sets
         if planned.holds == "stream" and (part is not None or completes or grows):
             problem = (
@@ -316,9 +318,7 @@ def measure_statistics(
         sample = None
         if sampled:
             images = contents[planned].images
-            sample = run.world.only_on_rank_zero(
-                lambda: image_sample(images, plan.settings, stored)
-            )
+            sample = world.only_on_rank_zero(lambda: image_sample(images, plan.settings, stored))
         config = stored_settings(plan.settings)
         if part is not None:
             measurer.take_part(planned, part)
@@ -327,8 +327,11 @@ def measure_statistics(
             statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
         else:
             measurer.open_checkpoint()
-            statistics = measurer.measure(planned, before).statistics
-        if run.world.rank:
+            if completes:
+                statistics = measurer.complete(planned, before or Statistics({}))
+            else:
+                statistics = measurer.measure(planned).statistics
+        if world.rank:
             return None, None
         statistics = replace(statistics, config=config)
         for warning in [*measurer.warnings, *warnings_about(planned.path, statistics)]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 
 import numpy as np
@@ -35,23 +35,28 @@ from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 from fidtool.statistics.rows import empty_rows
 
+_Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
+
 
 def decode_options(
     settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True
 ) -> DecodeOptions:
     """Returns how a run's images are decoded: the settings that concern each image."""
     return DecodeOptions(
-        settings.on_error == "skip", settings.max_pixels, records, pixels, crop, settings.floats
+        skip=settings.on_error == "skip",
+        max_pixels=settings.max_pixels,
+        records=records,
+        pixels=pixels,
+        crop=crop,
+        floats=settings.floats,
     )
 
 
-def _name_of_batch(pieces: Sequence[Piece]) -> str:
-    files = [file for piece in pieces for file in piece.files]
-    return (
-        f"{files[0]} and {counted(len(files) - 1, 'more image')}"
-        if len(files) > 1
-        else "".join(files)
-    )
+def _name_batch(pieces: Sequence[Piece]) -> str:
+    files = [*chain.from_iterable(piece.files for piece in pieces)]
+    if len(files) > 1:
+        return f"{files[0]} and {counted(len(files) - 1, 'more image')}"
+    return "".join(files)
 
 
 def images_of(piece: Piece, device: torch.device) -> ImageTensors:
@@ -94,24 +99,22 @@ class Extraction:
         """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
         collective.
         """
-        world, settings = self.context.world, self.settings
+        world = self.context.world
         batches = plan_batches(source, self.batch_size)
         places = [np.asarray(batch.images) for batch in batches]
+        in_order = source.reader.in_order
         with world.together():
-            pairs, device = (
-                len(self.pairs.metrics) if self.pairs else 0,
-                self.context.device.torch_device,
-            )
-            statistics = Accumulator(
-                self.layers, len(source), device, settings.diagnose, pairs, self.of_partner
-            )
-        add: Callable[..., None] = statistics.add
-        if (checkpoint := self.context.finished.checkpoint) is None:
-            mine = deal(batches, world.rank, world.size, source.reader.in_order)
+            statistics = self._empty_statistics(len(source))
+        add: _Add = statistics.add
+        checkpoint = self.context.finished.checkpoint
+        if checkpoint is None:
+            mine = deal(batches, world.rank, world.size, in_order)
         else:
             left = self._resume(checkpoint, number, source, batches, statistics)
-            parts = deal(left, world.rank, world.size, source.reader.in_order)
-            mine = [batches[batch] for part in parts for batch in part.batches]
+            parts = deal(left, world.rank, world.size, in_order)
+            mine = []
+            for part in parts:
+                mine += batches[part.batches.start : part.batches.stop]
             add = checkpoint.part_by_part(parts, source, statistics)
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
@@ -125,8 +128,7 @@ class Extraction:
         """Returns the statistics of an iterable, whose length is not known in advance, and its
         images. A collective.
         """
-        context, size = self.context, self.batch_size
-        device, inspected = context.device.torch_device, self.settings.diagnose
+        context = self.context
         passes = self._passes()
 
         @contextlib.contextmanager
@@ -145,26 +147,38 @@ class Extraction:
             contextlib.closing(stream.read(outside)) as batches,
         ):
             # Of an iterable the number of images is unknown: more capacity is added below.
-            own = Accumulator(self.layers, 64 * size, device, inspected)
+            own = self._empty_statistics(64 * self.batch_size)
 
             def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
                 nonlocal own
                 if places[-1] >= len(own.used):
-                    smaller, own = own, own.emptied(2 * (piece.number + 1) * size)
+                    smaller = own
+                    own = own.emptied(2 * (piece.number + 1) * self.batch_size)
                     own.absorb(smaller, np.arange(len(smaller.used)))
                 own.add(piece, features, places)
 
-            several = _read_several(batches, max(1, context.device.forward_threads))
-            self._extract(None, stream.name, several, None, add, passes)
+            threads = max(1, context.device.forward_threads)
+            self._extract(None, stream.name, _read_several(batches, threads), None, add, passes)
         with context.clock("merge"):
             images, sizes, first = stream.conclude()
-            places, edges = np.argsort(images.order), np.cumsum([0, *sizes])
+            places = np.argsort(images.order)
+            edges = np.cumsum([0, *sizes])
             with context.world.together():
                 statistics = own.emptied(len(images))
                 statistics.absorb(own, places[edges[first] :])
-        nothing = np.zeros(len(images), dtype=bool)
-        self._merge(statistics, nothing, np.split(places, edges[1:-1]), len(images), stream.name)
+        resumed = np.zeros(len(images), dtype=bool)
+        self._merge(statistics, resumed, np.split(places, edges[1:-1]), len(images), stream.name)
         return statistics, images
+
+    def _empty_statistics(self, count: int) -> Accumulator:
+        return Accumulator(
+            self.layers,
+            count,
+            self.context.device.torch_device,
+            self.settings.diagnose,
+            pairs=len(self.pairs.metrics) if self.pairs else 0,
+            of_partner=self.of_partner,
+        )
 
     @property
     def _sets(self) -> int:
@@ -182,16 +196,14 @@ class Extraction:
         """Merges the ranks' statistics, of which rank zero's include ``resumed`` images;
         ``batches`` are places.
         """
+        world = self.context.world
         with self.context.clock("merge"):
-            statistics.merge(self.context.world, name)
-            self.context.world.on_rank_zero(
-                lambda: self._check_skipped(count, name, statistics.skipped)
-            )
+            statistics.merge(world, name)
+            world.on_rank_zero(lambda: self._check_skipped(count, name, statistics.skipped))
         computed = statistics.used & ~resumed
+        passes = sum(bool(computed[places].any()) for places in batches)
         self.work["images_computed"] += self._sets * int(computed.sum())
-        self.work["forward_passes"] += self._sets * sum(
-            bool(computed[places].any()) for places in batches
-        )
+        self.work["forward_passes"] += self._sets * passes
 
     def _resume(
         self,
@@ -217,12 +229,10 @@ class Extraction:
                 )
             self._check_skipped(source.whole_count, source.path, total.skipped)
             if len(left) < len(parts):
-                have = (
-                    f"{len(batches) - sum(len(part.batches) for part in left)} of {len(batches)} "
-                    "batches"
-                )
+                finished = len(batches) - sum(len(part.batches) for part in left)
                 self.context.console.say(
-                    f"{self.settings.checkpoint} already has {have} of {source.path}"
+                    f"{self.settings.checkpoint} already has {finished} of {len(batches)} batches "
+                    f"of {source.path}"
                 )
             return left
 
@@ -234,18 +244,19 @@ class Extraction:
         name: str,
         batches: Iterable[Batch],
         total: int | None,
-        add: Callable[..., None],
+        add: _Add,
         passes: ForwardPasses[Piece],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an
         iterable.
         """
         context = self.context
-        world = context.world
         settings = self.settings
-        workers = self.num_workers if total is None else min(self.num_workers, total)
-        used = bool(self.networks or self.pairs)
-        decode = decode_options(settings, self.crop, settings.diagnose, used)
+        workers = self.num_workers
+        if total is not None:
+            workers = min(workers, total)
+        needs_pixels = bool(self.networks or self.pairs)
+        decode = decode_options(settings, self.crop, settings.diagnose, needs_pixels)
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.processing(name, total) as advance,
@@ -259,12 +270,11 @@ class Extraction:
                 with context.busy("moments"):
                     add(piece, features, np.asarray(piece.images))
                 done += len(piece.images)
-                if (
-                    piece.last
-                ):  # all pieces of a batch come together, so that a step for each would mislead
+                # All pieces of a batch come together, so that a step for each would mislead.
+                if piece.last:
                     advance(done)
                     done = 0
-                if world.must_stop():
+                if context.world.must_stop():
                     break
 
     def _passes(self) -> ForwardPasses[Piece]:
@@ -273,10 +283,10 @@ class Extraction:
             self.networks,
             context.device.forward_threads,
             self._on_device,
-            attrgetter("last"),
-            context.world.must_stop,
-            partial(context.busy, "network", self._share),
-            _name_of_batch,
+            last=attrgetter("last"),
+            stop=context.world.must_stop,
+            timed=partial(context.busy, "network", self._share),
+            name=_name_batch,
         )
 
     @property
@@ -290,13 +300,14 @@ class Extraction:
         for the networks.
         """
         device = self.context.device.torch_device
-        groups = []
-        with self.context.busy("transfer", self._share):
+        busy = self.context.busy
+        with busy("transfer", self._share):
             images = images_of(piece, device)
             partners = () if piece.partner is None else images_of(piece.partner, device)
         if self.pairs is not None:
-            with self.context.busy("pairs", self._share):
+            with busy("pairs", self._share):
                 piece.pairs = self.pairs.values(partners, images, piece.files)
+        groups = []
         if self.layers:
             groups.append(images)
         if self.of_partner:
@@ -306,15 +317,14 @@ class Extraction:
 
     def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yields the loaded pieces, as long as not too many of their images are skipped."""
-        skipped: list[BadFile] = []
+        shown = self.context.console.shown
+        skipped = []
         while True:
             with self.context.busy("decode"):
                 piece = next(loaded, None)
             if piece is None:
                 return
-            piece.skipped = [
-                replace(bad, reason=self.context.console.shown(bad.reason)) for bad in piece.skipped
-            ]
+            piece.skipped = [replace(bad, reason=shown(bad.reason)) for bad in piece.skipped]
             skipped += piece.skipped
             if source is not None:
                 self._check_skipped(source.whole_count, source.path, skipped)
@@ -341,15 +351,7 @@ class Extraction:
 
 def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
     """Reads several batches before it yields the first, so that threads can work on all of them."""
-    while True:
-        read: list[Batch] = []
-        try:
-            read.extend(islice(batches, count))
-        except Exception:
-            yield from read  # whatever is wrong with them is raised first
-            raise
-        if not read:
-            return
+    while read := list(islice(batches, count)):
         yield from read
 
 
@@ -365,29 +367,26 @@ def image_sample(
     assert images is not None
     if count is not None and not 1 <= count <= len(images):
         raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
-    chosen = sorted(
-        range(min(count or 10_000, len(images))), key=images.order.__getitem__
-    )  # of a random order
-    sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
-    batches = [Batch(place, [place]) for place in chosen]
-    for piece in load(
-        images, batches, decode_options(settings, images.crop), patience=settings.timeout
-    ):
-        for pixels in images_of(piece, torch.device("cpu")):
+    # The first of a random order, in stored order.
+    places = np.argsort(images.order[: count or 10_000]).tolist()
+    batches = [Batch(place, [place]) for place in places]
+    decode = decode_options(settings, images.crop)
+    sample = np.empty((0, 0, 0, 3), np.uint8)
+    used = 0
+    for piece in load(images, batches, decode, patience=settings.timeout):
+        for image in images_of(piece, torch.device("cpu")):
             if not used:
-                sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(
-                    -1, *pixels.shape
-                )
-            if pixels.shape != sample.shape[1:]:
-                sizes = " and ".join(
-                    f"{width}×{height}" for height, width, _ in (sample.shape[1:], pixels.shape)
-                )
+                rows = empty_rows(len(places), image.numel(), np.uint8)
+                sample = rows.reshape(-1, *image.shape)
+            if image.shape != sample.shape[1:]:
+                shapes = (sample.shape[1:], image.shape)
+                sizes = " and ".join(f"{width}×{height}" for height, width, _ in shapes)
                 raise InputError(
                     f"arr_0 has images of one size, but {images.path} has {sizes} "
                     f"({images.file(piece.number)}):",
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",
                 )
-            sample[used] = pixels.numpy()
+            sample[used] = image.numpy()
             used += 1
     return sample[:used]

@@ -22,42 +22,41 @@ from fidtool.result.evaluation import Evaluation, path_of, read_evaluation
 from fidtool.settings.settings import Settings
 from fidtool.validation import text_of
 
+# Verdicts that miss the gate: it is only passed if it can be decided.
 _MISSED = {
     WORSE: "is worse than in",
     NOT_COMPARABLE: "is not comparable with",
     CANNOT_TELL: "cannot be compared with",
 }
-"""Verdicts that miss the gate: it is only passed if it can be decided."""
 
 
 def missed_gates(
     evaluation: Evaluation, settings: Settings, baseline: Evaluation | None
 ) -> Iterator[str]:
-    """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the
+    """Yields a sentence per limit that the only FAKE exceeds, and one if it may be worse than the
     baseline.
     """
-    (each,), highest = evaluation.results, settings.fail_above
-    limited = each.valued(settings.gated)
-    if (
-        highest is not None
-        and limited is not None
-        and (value := each.metrics[limited.key]) > highest
-    ):
-        yield f"{each.fake.name} has {limited.title} {value:.6g}, above {highest:g}"
-    most, copies = settings.max_duplicates, each.duplicates
+    (result,) = evaluation.results
+    fake = result.fake.name
+    limit = settings.fail_above
+    limited = result.valued(settings.gated)
+    if limit is not None and limited is not None and result.metrics[limited.key] > limit:
+        yield f"{fake} has {limited.title} {result.metrics[limited.key]:.6g}, above {limit:g}"
+    most = settings.max_duplicates
+    copies = result.duplicates
     if most is not None and copies is not None and copies.share > most:
-        yield f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}"
-    if baseline is not None and (change := change_of(baseline, evaluation)).verdict in _MISSED:
-        yield (
-            f"{each.fake.name} {_MISSED[change.verdict]} {settings.fail_worse_than}: "
-            f"{change.reason}"
-        )
+        yield f"{copies.share:.2%} of {fake} are duplicates, above {most:.2%}"
+    if baseline is not None:
+        change = change_of(baseline, evaluation)
+        if change.verdict in _MISSED:
+            compared = f"{_MISSED[change.verdict]} {settings.fail_worse_than}"
+            yield f"{fake} {compared}: {change.reason}"
 
 
 def baselines_of(
     settings: Settings, paths: Sequence[str], definition: Definition | None
 ) -> tuple[tuple[Evaluation | None, ...], list[ResultWarning]]:
-    """Return the baseline of each FAKE, and warnings; None without this gate, and on the first day
+    """Returns the baseline of each FAKE, and warnings; None without this gate, and on the first day
     of a history.
 
     It is the latest result of the same REAL, FAKE and features with error bars that missed no gate:
@@ -70,49 +69,50 @@ def baselines_of(
     Raises:
         InputError: if the file cannot be read, or does not have one.
     """
-    (real, *fakes), file, history = (
-        map(path_of, paths),
-        text_of(settings.fail_worse_than),
-        settings.history,
-    )
+    real, *fakes = map(path_of, paths)
+    file = text_of(settings.fail_worse_than)
+    nothing = (None,) * len(fakes)
     if file is None:
-        return (None,) * len(fakes), []
-    if (
-        history is not None
-        and abspath(history) == abspath(file)
-        and not (exists(file) and getsize(file))
-    ):
+        return nothing, []
+    history = settings.history
+    is_own = history is not None and abspath(history) == abspath(file)
+    if is_own and not (exists(file) and getsize(file)):
         text = f"{file} has no baseline yet: this result becomes the first"
-        return (None,) * len(fakes), [ResultWarning("", text)]
+        return nothing, [ResultWarning("", text)]
+    passed = ""
+    kept = "save its JSON there"
+    unread: list[ResultWarning] = []
     if file.endswith(".jsonl"):
-        results, unread = read_history(file)
-        results = [each for each in results if not each.missed]
-        alone, passed, kept = False, " that missed no gate", option("history", file)
+        saved, unread = read_history(file)
+        results = [evaluation for evaluation in saved if not evaluation.missed]
+        alone = False
+        passed = " that missed no gate"
+        kept = option("history", file)
     else:
-        results, unread = per_fake(read_evaluation(file)), []
-        alone, passed, kept = len(results) == 1, "", "save its JSON there"
-    results = [
-        each for each in results if each.results[0].corrected and each.results[0].real.path == real
-    ]
-    found = list[Evaluation]()
+        results = per_fake(read_evaluation(file))
+        alone = len(results) == 1
+    baselines = []
     for fake in fakes:
-        named = [each for each in results if alone or each.results[0].fake.path == fake]
-        own = [each for each in named if each.definition == definition]
+        named = []
+        for evaluation in results:
+            (result,) = evaluation.results
+            is_named = alone or result.fake.path == fake
+            if result.corrected and result.real.path == real and is_named:
+                named.append(evaluation)
+        own = [evaluation for evaluation in named if evaluation.definition == definition]
         if not own:
-            features = (
-                f" and features of {definition.network}, {definition.protocol_name}"
-                if definition
-                else ""
-            )
-            if definition and named and (latest := named[-1].definition):
-                features += (
-                    f" (the latest has {shortened(', '.join(latest.differences(definition)))})"
-                )
+            features = ""
+            if definition is not None:
+                features = f" and features of {definition.network}, {definition.protocol_name}"
+                latest = named[-1].definition if named else None
+                if latest is not None:
+                    differences = shortened(", ".join(latest.differences(definition)))
+                    features += f" (the latest has {differences})"
             raise InputError(
                 f"{file} has no result of {fake} against {real} with error bars{features}{passed}:",
                 f"compute one with {option('uncertainty', True)} and {kept}, without "
                 f"{option('fail_worse_than')}",
                 setting="fail_worse_than",
             )
-        found.append(own[-1])
-    return tuple(found), unread
+        baselines.append(own[-1])
+    return tuple(baselines), unread

@@ -21,6 +21,8 @@ from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import text_of
 
+# Usual names of a column, or an array in a ``.npz``, of classes; the last is that of
+# guided-diffusion's samples.
 _NAMES = (
     "label",
     "labels",
@@ -33,20 +35,17 @@ _NAMES = (
     "y",
     "arr_1",
 )
-"""Usual names of a column, or an array in a ``.npz``, of classes; the last is that of
-guided-diffusion's samples.
-"""
+# A folder of the first images, of the next ones and so on, as StyleGAN's tool makes them; an
+# archive.
 _NO_CLASS = re.compile(r"\d{5,}|.+\.(tar|tgz|zip)(\.\w+)?")
-"""A folder of the first images, of the next ones and so on, as StyleGAN's tool makes them; an
-archive.
-"""
 
-Groups = Mapping[str, Sequence[NDArray[np.int64]]]
+Rows = NDArray[np.int64]
+Groups = Mapping[str, Sequence[Rows]]
 """Rows of the images of each group in the features of REAL and a FAKE."""
 
 
 def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
-    """Return REAL and the FAKEs with the groups of their images. No image is read.
+    """Returns REAL and the FAKEs with the groups of their images. No image is read.
 
     Raises:
         InputError: if the labels are of no set; if values of each group are requested, but REAL and
@@ -54,25 +53,26 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
     """
     place = None if settings.per_folder else text_of(settings.labels)
     texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
-    groups = {
-        each: _groups_of(each.path, content, settings, texts) for each, content in contents.items()
-    }
-    if texts and not any(labelled for _, labelled in groups.values()):
+    grouped = {}
+    is_labelled = False
+    for planned, content in contents.items():
+        groups, has_labels = _groups_of(planned.path, content, settings, texts)
+        is_labelled |= has_labels
+        grouped[planned] = content._replace(groups=groups)
+    if texts and not is_labelled:
+        paths = " or ".join(planned.path for planned in contents)
         raise InputError(
-            f"{option('labels', place)} is not of the images in "
-            f"{' or '.join(each.path for each in contents)}",
-            setting="labels",
+            f"{option('labels', place)} is not of the images in {paths}", setting="labels"
         )
-    (real, (known, _)), *_ = groups.items()
-    for fake, (found, _) in groups.items():
-        if settings.grouped_by and FAKE in fake.roles and {*found}.isdisjoint(known):
-            names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
-            setting, has = (
-                f"per_{settings.grouped_by}",
-                f"{real.path} has {names[0]}, and {fake.path} has {names[1]}",
-            )
+    real = next(iter(grouped))
+    for fake, content in grouped.items():
+        known = grouped[real].groups
+        if settings.grouped_by and FAKE in fake.roles and {*content.groups}.isdisjoint(known):
+            setting = f"per_{settings.grouped_by}"
             refused = InputError(
-                f"{option(setting, True)} compares folders of one name, or labels, but {has}:",
+                f"{option(setting, True)} compares folders of one name, or labels, but "
+                f"{real.path} has {_shorten(known)}, and {fake.path} has "
+                f"{_shorten(content.groups)}:",
                 f"put the images of each {settings.grouped_by} into folders of one name in both "
                 "sets",
                 setting=setting,
@@ -80,7 +80,11 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
             if settings.per_class and place is None:
                 refused.advise(f"pass {option('labels', ...)}")
             raise refused
-    return {each: content._replace(groups=groups[each][0]) for each, content in contents.items()}
+    return grouped
+
+
+def _shorten(groups: Sequence[str]) -> str:
+    return shortened(", ".join(sorted({*groups}))) or "none"
 
 
 def _groups_of(
@@ -89,74 +93,84 @@ def _groups_of(
     """The groups of a set, as in `Content`, and whether ``texts`` has them; without paths, if
     nothing else has.
     """
-    images, file = content.images, content.file
+    images = content.images
     if images is not None:
-        prefix, names = images.prefix, images.stored
-    elif file is not None and file.pictures is not None:
-        prefix, names = file.pictures.prefix, file.pictures.names
+        prefix = images.prefix
+        names = images.stored
+    elif content.file is not None and content.file.pictures is not None:
+        prefix = content.file.pictures.prefix
+        names = content.file.pictures.names
     else:
-        return (), False
-    stored = stored_classes(images) if images and not settings.per_folder else []
-    own = stored or folders_of(names, settings.per_folder)
-    if texts is None or (texts.listed and (own or not images or len(texts.listed) != len(names))):
-        return own, False
+        return [], False
+    groups = []
+    if images is not None and not settings.per_folder:
+        groups = stored_classes(images)
+    groups = groups or folders_of(names, settings.per_folder)
+    if texts is None:
+        return groups, False
+    if texts.listed and (groups or images is None or len(texts.listed) != len(names)):
+        return groups, False
     labels = texts.of(path, prefix, names, range(len(names)), len(names))
-    return labels or own, labels is not None
+    return labels or groups, labels is not None
 
 
 def folders_of(names: Sequence[str], whole: bool) -> list[str]:
-    """Return the ``whole`` folder of each image, or its class, as of torchvision's ``ImageFolder``;
-    empty if unknown.
+    """Returns the ``whole`` folder of each image, or its class, as of torchvision's
+    ``ImageFolder``; empty if unknown.
 
     The class is the first folder below those that all images share, or the last of these. No image
     may be beside them.
     """
     folders = [name.rpartition("/")[0] for name in names]
-    groups = {each: each or "." for each in folders}
-    if not any(groups):
+    distinct = {*folders}
+    if not any(distinct):
         return []
-    if not whole:
-        start = len(
-            split_common_folder([min(groups), max(groups)])[0]
-        )  # what these two share, all share
-        groups = {each: each[start:].partition("/")[0] for each in groups}
-        if "" in groups.values() or all(map(_NO_CLASS.fullmatch, groups.values())):
-            return []
-    return [groups[each] for each in folders]
+    if whole:
+        return [folder or "." for folder in folders]
+    # What the first and the last share, all share.
+    shared, _ = split_common_folder([min(distinct), max(distinct)])
+    classes = {folder: folder[len(shared) :].partition("/")[0] for folder in distinct}
+    if "" in classes.values() or all(map(_NO_CLASS.fullmatch, classes.values())):
+        return []
+    return [classes[folder] for folder in folders]
 
 
 def stored_classes(images: ImageSet) -> list[str]:
-    """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it has
-    none.
+    """Returns the class of each image in the ``.npz`` of a set, integers or strings; empty if it
+    has none.
     """
-    for name, array in arrays_in(images.files).items() if "array" in images.kind else ():
+    if "array" not in images.kind:
+        return []
+    for name, array in arrays_in(images.files).items():
         if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
-            return [f"{label}" for label in array.read(images.files).tolist()]
+            return [*map(str, array.read(images.files).tolist())]
     return []
 
 
 def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Groups:
-    """Return the rows of the images of each group in the features of two sets; none if the groups
+    """Returns the rows of the images of each group in the features of two sets; none if the groups
     are not known.
 
     They are in the canonical order of a set that has no other images, by which subsets are drawn,
     if the stored order is that of names and no image was skipped.
     """
-    sides = list[dict[str, NDArray[np.int64]]]()
+    sides = []
     for content, measured in sets:
-        groups, order, rows = content.groups, measured.order, defaultdict[str, list[int]](list)
+        groups = content.groups
+        order = measured.order
         if not groups:
             return {}
         if content.images is not None:
             order = content.images.without(measured.skipped).numbers()
             groups = [groups[number] for number in order.tolist()]
-        for row in range(len(groups)) if order is None else np.argsort(order).tolist():
+        in_stored_order = range(len(groups)) if order is None else np.argsort(order).tolist()
+        rows = defaultdict[str, list[int]](list)
+        for row in in_stored_order:
             rows[groups[row]].append(row)
-        sides.append(
-            {
-                name: np.array(found)[canonical_order(len(found), seed)]
-                for name, found in rows.items()
-            }
-        )
+        side = {}
+        for name, own in rows.items():
+            side[name] = np.array(own)[canonical_order(len(own), seed)]
+        sides.append(side)
+    nothing = np.zeros(0, dtype=np.int64)
     names = sorted({*sides[0], *sides[1]})
-    return {name: [side.get(name, np.zeros(0, dtype=np.int64)) for side in sides] for name in names}
+    return {name: [side.get(name, nothing) for side in sides] for name in names}

@@ -36,49 +36,54 @@ class HeldoutComparer:
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Heldout:
         """Returns the comparison, with a floor of the metric fid of each network. A collective."""
-        with self.runner.run.clock("heldout"):
+        runner = self.runner
+        with runner.run.clock("heldout"):
             if self.distances is None:
                 self.distances = self._distances(real, self.heldout)
-            mine, its = self._distances(real, fake), self.distances
+            distances = self._distances(real, fake)
+            of_heldout = self.distances
 
-            def conclude() -> Heldout:
-                images, floors = (
-                    min(len(its), fake.statistics.count or len(mine)),
-                    dict[str, float](),
-                )
-                for value in self.runner.plan.values:
+            def make_heldout() -> Heldout:
+                images = min(len(of_heldout), fake.statistics.count or len(distances))
+                floors = {}
+                for value in runner.plan.values:
                     if value.number.error_bars:
                         layer = value.features.layer
                         rows = self.heldout.features[layer]
-                        first = self.runner.features(layer).gaussian(rows, np.arange(images))
-                        floors[value.key] = distance_between(real.gaussian(layer), first)
-                return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
+                        sample = runner.features(layer).gaussian(rows, np.arange(images))
+                        floors[value.key] = distance_between(real.gaussian(layer), sample)
+                nearest = nearest_of(distances, of_heldout)
+                return Heldout(self.heldout.path, len(of_heldout), images, floors, nearest)
 
-            return self.runner.run.world.on_rank_zero(conclude)
+            return runner.run.world.on_rank_zero(make_heldout)
 
     def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first
         comparison.
         """
-        path, (real, heldout) = self.heldout.path, (training.statistics, self.heldout.statistics)
-        found = [
+        path = self.heldout.path
+        real = training.statistics
+        heldout = self.heldout.statistics
+        warnings = [
             *set_warnings({path: heldout}, ()),
             *pair_warnings(real, path, heldout, frechet=False),
         ]
-        if same := 0 if self.distances is None else int((self.distances == 0).sum()):
+        same = 0 if self.distances is None else int((self.distances == 0).sum())
+        if same:
             text = (
                 f"{counted(same, 'image')} at distance 0 from REAL, so not held out: no image of "
                 "FAKE can be closer"
             )
-            found.append(ResultWarning(path, text, "high"))
-        used, every = len(training.features[FEATURES]), real.found or real.count or 0
-        if used + len(real.skipped) < every:
+            warnings.append(ResultWarning(path, text, "high"))
+        used = len(training.features[FEATURES])
+        total = real.found or real.count or 0
+        if used + len(real.skipped) < total:
             text = (
-                f"only {used} of {every} images are compared with FAKE one by one: copies of "
+                f"only {used} of {total} images are compared with FAKE one by one: copies of "
                 "others are not found"
             )
-            found.append(ResultWarning(training.path, text, "medium"))
-        return found
+            warnings.append(ResultWarning(training.path, text, "medium"))
+        return warnings
 
     def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A
@@ -86,9 +91,9 @@ class HeldoutComparer:
         """
         from fidtool.distances.neighbors import nearest_reals
 
-        return nearest_reals(
-            real.features[FEATURES], some.features[FEATURES], self.runner.features(FEATURES)
-        )[1]
+        settings = self.runner.features(FEATURES)
+        _, distances = nearest_reals(real.features[FEATURES], some.features[FEATURES], settings)
+        return distances
 
 
 def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:
@@ -97,12 +102,15 @@ def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Neare
     """
     from scipy.stats import binomtest  # deferred: it takes a second
 
-    n, m, ascending = len(fake), len(heldout), np.sort(heldout)
+    n = len(fake)
+    m = len(heldout)
+    ascending = np.sort(heldout)
     closer = int((fake < ascending[0]).sum())
     interval = binomtest(closer, n).proportion_ci(0.95, "exact")
     # The numbers of held-out images that are closer than each image, and of those that are not
     # farther.
-    below, upto = (int(np.searchsorted(ascending, fake, side).sum()) for side in ("left", "right"))
+    below = int(np.searchsorted(ascending, fake, "left").sum())
+    upto = int(np.searchsorted(ascending, fake, "right").sum())
     return Nearest(
         median=float(np.median(fake)),
         heldout_median=float(np.median(heldout)),

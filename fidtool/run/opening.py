@@ -5,7 +5,8 @@ or in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from fidtool.run.sets import (
     Content,
     RequestedSet,
     Role,
+    Say,
     SetNeeds,
     SetPlan,
     pair_up,
@@ -113,9 +115,10 @@ def open_sets(
         InputError: if a set cannot be used.
     """
     work = partial(_open_sets, requests, settings, console, alone)
-    if any(each.given is not None for each in requests):
+    if any(request.given is not None for request in requests):
         return work()  # in the thread of the program, as it may expect for its own objects
-    return in_time(" and ".join({each.path: None for each in requests}), work, settings.timeout)
+    paths = dict.fromkeys(request.path for request in requests)
+    return in_time(" and ".join(paths), work, settings.timeout)
 
 
 def _open_sets(
@@ -125,58 +128,66 @@ def _open_sets(
     if settings.heldout is not None:
         roles[-1] = HELDOUT
     paths = [request.path for request in requests if request.given is None]
-    check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
+    check_paths(paths, None if alone else requests[0].path, settings.heldout)
     requests, warnings = spelled_once(requests)
-    arguments = [*zip(requests, roles, strict=True)]
-    all_roles: dict[RequestedSet, list[Role]] = {}
-    for request, role in arguments:
-        all_roles.setdefault(request, []).append(role)
-    contents: dict[RequestedSet, Content] = {}
+    roles_of = defaultdict[RequestedSet, list[Role]](list)
+    for request, role in zip(requests, roles, strict=True):
+        roles_of[request].append(role)
+    contents = {}
     # A bad statistics file is refused before a slow listing.
-    for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
-        needs = set_needs(settings, *all_roles[request])
-        contents[request] = open_set(request, settings, needs, console.say)
-        _check_roles(request.path, contents[request], all_roles[request], settings)
+    for request in sorted(roles_of, key=lambda request: not names_statistics(request.path)):
+        own = roles_of[request]
+        content = open_set(request, settings, set_needs(settings, *own), console.say)
+        _check_roles(request.path, content, own, settings)
+        contents[request] = content
     files = {
         request.path: content.file
         for request, content in contents.items()
         if content.file is not None
     }
-    needed = bool(set_needs(settings, REAL, FAKE).layers)
-    images = needed and any(content.holds != "statistics" for content in contents.values())
-    completed, line = complete_settings(files, settings, images)
-    for request, own in all_roles.items() if completed is not settings else ():
-        # With the files' network, CMMD may share FID's layer; and floats may become bytes in
-        # another way.
-        if contents[request].file is not None or completed.floats != settings.floats:
-            contents[request] = open_set(
-                request, completed, set_needs(completed, *own), console.say
-            )
-    drawn = _draw_sets(arguments, contents, completed, console.say)
+    has_images = any(content.holds != "statistics" for content in contents.values())
+    images = has_images and bool(set_needs(settings, REAL, FAKE).layers)
+    completed, taken = complete_settings(files, settings, images)
+    if completed is not settings:
+        for request, own in roles_of.items():
+            # With the files' network, CMMD may share FID's layer; and floats may become bytes in
+            # another way.
+            if contents[request].file is not None or completed.floats != settings.floats:
+                needs = set_needs(completed, *own)
+                contents[request] = open_set(request, completed, needs, console.say)
+    drawn = _draw_sets(requests, roles, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
         opened = with_groups(with_captions(opened, completed), completed)
-    notes = _say_notes(opened, [*overrides(settings), *([line] if line else [])], console)
+    notes = overrides(settings)
+    if taken:
+        notes.append(taken)
     warnings += [content.warning for content in contents.values() if content.warning is not None]
-    sets = tuple(
-        planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT
+    sets = [planned for planned, _ in drawn]
+    if settings.heldout is not None:
+        sets.pop()
+    return Opening(
+        sets=tuple(sets),
+        contents=opened,
+        images=images,
+        settings=completed,
+        notes=_say_notes(opened, notes, console),
+        warnings=tuple(warnings),
     )
-    return Opening(sets, opened, images, completed, notes, tuple(warnings))
 
 
 def _say_notes(
     contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console
 ) -> tuple[str, ...]:
     """Prints notes on the settings and on what is used of each set, and returns them."""
-    said = dict.fromkeys(notes, False)
+    said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
     for planned, content in contents.items():
+        path = planned.path
         if planned.holds == "both":
-            said[
-                f"{planned.path}: Fréchet distances use its mean and covariance, other metrics "
-                "its images"
-            ] = False
-        if content.images is not None and (note := content.images.passed_over.note):
-            said[f"{planned.path}: {note}"] = True  # a program that prints no information is warned
+            use = "Fréchet distances use its mean and covariance, other metrics its images"
+            said[f"{path}: {use}"] = False
+        if content.images is not None and content.images.passed_over.note:
+            said[f"{path}: {content.images.passed_over.note}"] = True
     for note, warns in said.items():
         console.say(note, warns=warns)
     return tuple(said)
@@ -191,26 +202,22 @@ def complete_settings(
     Without ``images``, which are processed as the settings say, the settings stay as they are.
     """
     definitions = {
-        path: each.definition for path, each in files.items() if each.definition is not None
+        path: file.definition for path, file in files.items() if file.definition is not None
     }
-    taken = _taken(files, definitions, settings, images)
-    if images:
+    taken = _settings_of_files(files, definitions, settings, images)
+    if images and settings.floats is not None and settings.float_to_byte is None:
         usual = replace(settings, protocol=taken.get("protocol", settings.protocol)).rounding
-        match [*{*roundings(files).values()}]:
-            case [how] if (
-                how != usual and settings.float_to_byte is None and settings.floats is not None
-            ):
-                taken |= {"float_to_byte": how}
+        ways = {*roundings(files).values()}
+        if len(ways) == 1 and ways != {usual}:
+            taken["float_to_byte"] = ways.pop()
     if not taken:
         return settings, ""
-    origins = {path: files[path].origin for path in definitions or files}
-    sources = [
-        f"{path}, a file of {origin}" if origin else path for path, origin in origins.items()
-    ]
-    line = (
-        f"taken from {' and '.join(sources)}: "
-        f"{' and '.join(f'{name} {value}' for name, value in taken.items())}"
-    )
+    sources = []
+    for path in definitions or files:
+        origin = files[path].origin
+        sources.append(f"{path}, a file of {origin}" if origin else path)
+    values = " and ".join(f"{name} {value}" for name, value in taken.items())
+    line = f"taken from {' and '.join(sources)}: {values}"
     if not images:
         return settings, line
     try:
@@ -222,15 +229,14 @@ def complete_settings(
 
 def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     """How floats became bytes, by the paths of the files that say so."""
-    configs = {path: file.config or {} for path, file in files.items()}
-    return {
-        path: str(config["float_to_byte"])
-        for path, config in configs.items()
-        if "float_to_byte" in config
-    }
+    ways = {}
+    for path, file in files.items():
+        if file.config and "float_to_byte" in file.config:
+            ways[path] = str(file.config["float_to_byte"])
+    return ways
 
 
-def _taken(
+def _settings_of_files(
     files: Mapping[str, Statistics],
     definitions: Mapping[str, Definition],
     settings: Settings,
@@ -241,36 +247,28 @@ def _taken(
 
     Files that do not name their network count as Inception's, as in `fidtool.result.values`.
     """
-    taken: dict[str, Any] = {}
-    extractors = {each.extractor for each in definitions.values()}
-    if settings.network.extractor == "inception" and extractors <= {INCEPTION}:
-        dims, protocols = (
-            {each.dims for each in files.values()},
-            {each.protocol_name for each in definitions.values()},
-        )
-        if (
-            settings.network.dims is None
-            and len(dims) == 1
-            and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}
-        ):
+    network = settings.network
+    extractors = {definition.extractor for definition in definitions.values()}
+    if network.extractor == "inception" and extractors <= {INCEPTION}:
+        taken: dict[str, Any] = {}
+        dims = {file.dims for file in files.values()}
+        protocols = {definition.protocol_name for definition in definitions.values()}
+        smaller = {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}
+        if network.dims is None and len(dims) == 1 and dims <= smaller:
             taken["dims"] = dims.pop()
-        if (
-            settings.network.protocol is None
-            and len(protocols) == 1
-            and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}
-        ):
+        unusual = {*PROTOCOLS} - {DEFAULT_PROTOCOL}
+        if network.protocol is None and len(protocols) == 1 and protocols <= unusual:
             taken["protocol"] = protocols.pop()
         return taken
-    asked = (
-        settings.extractor is not None or settings.dims is not None or settings.protocol is not None
-    )
-    if asked or not images or len(extractors) > 1:
+    is_chosen = (settings.extractor, settings.dims, settings.protocol) != (None, None, None)
+    if is_chosen or not images or len(extractors) > 1:
         return {}
     path, definition = next(iter(definitions.items()))
-    if is_published(definition.extractor):
+    if definition.extractor == CMMD_EXTRACTOR:
         # Under CMMD's default name for it, FID and CMMD share one network.
-        usual = definition.extractor == CMMD_EXTRACTOR
-        return {"extractor": CMMD.extractor if usual else definition.extractor}
+        return {"extractor": CMMD.extractor}
+    if is_published(definition.extractor):
+        return {"extractor": definition.extractor}
     if settings.allow_mismatch:
         return {}
     raise InputError(
@@ -282,27 +280,30 @@ def _taken(
 
 
 def _draw_sets(
-    arguments: Iterable[tuple[RequestedSet, Role]],
+    requests: Sequence[RequestedSet],
+    roles: Sequence[Role],
     contents: Mapping[RequestedSet, Content],
     settings: Settings,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[tuple[SetPlan, Content]]:
     """The set of each argument: the same object for the same path, crop and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
-    keys: list[object] = []
+    keys = []
     pairs = set_needs(settings, FAKE).pairs
-    for number, (request, role) in enumerate(arguments):
+    for number, (request, role) in enumerate(zip(requests, roles, strict=True)):
         content = contents[request]
-        crop, sampling = getattr(settings, role.crop), settings.sampling(role.num)
+        crop = getattr(settings, role.crop)
+        sampling = settings.sampling(role.num)
         if content.file is not None:  # its statistics are of its images as they are
-            crop, sampling = None, Sampling(None, settings.seed)
+            crop = None
+            sampling = Sampling(None, settings.seed)
         key = (request, crop, sampling.num)
         keys.append(key)
         if key in sets:
             planned, content = sets[key]
             sets[key] = replace(planned, roles=(*planned.roles, role)), content
             continue
-        if pairs and role is not HELDOUT and content.holds != "images":
+        if pairs and role != HELDOUT and content.holds != "images":
             raise InputError(
                 f"{pairs[0].name} compares images in pairs, and {request.path} has none that can "
                 "be read again:",
@@ -312,40 +313,38 @@ def _draw_sets(
         if content.holds == "stream":
             _check_stream(request, settings, sampling, role)
         if content.images is not None:
-            images = content.images.draw(_advised(sampling, content, contents.values()))
-            if pairs and role is FAKE:
-                images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
+            images = content.images.draw(_advise_only_possible(sampling, content, contents))
+            if pairs and role == FAKE:
+                real = sets[keys[0]][1].images
+                images = pair_up(images, content.images, real, settings, say)
             images = replace(images, crop=crop, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content = content._replace(images=images)
-        sets[key] = (
-            SetPlan(request.path, number, content.holds, (role,), content.size, crop, sampling),
-            content,
+        planned = SetPlan(
+            request.path, number, content.holds, (role,), content.size, crop, sampling
         )
+        sets[key] = planned, content
     return [sets[key] for key in keys]
 
 
-def _advised(sampling: Sampling, own: Content, contents: Iterable[Content]) -> Sampling:
+def _advise_only_possible(
+    sampling: Sampling, own: Content, contents: Mapping[RequestedSet, Content]
+) -> Sampling:
     """The sampling, whose refusal advises the setting of the other sets only if they have enough
     images.
     """
-    sizes = [
-        len(content.images)
-        for content in contents
-        if content.images is not None and content is not own
-    ]
-    return (
-        sampling
-        if all(size >= (sampling.num or 0) for size in sizes)
-        else sampling._replace(other="")
-    )
+    for content in contents.values():
+        if content.images is None or content is own or sampling.num is None:
+            continue
+        if len(content.images) < sampling.num:
+            return sampling._replace(other="")
+    return sampling
 
 
 def _check_stream(
     request: RequestedSet, settings: Settings, sampling: Sampling, role: Role
 ) -> None:
-    """Refuses an iterable that cannot be used."""
     if settings.checkpoint is not None:
         raise InputError(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
@@ -364,14 +363,17 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
     """Refuses what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that
     gates cannot judge.
     """
-    if STORED in roles and content.file is not None:
-        raise InputError(f"{path} has statistics already:", "pass the images instead")
-    if STORED in roles and (pairs := set_needs(settings, STORED).pairs):
-        raise InputError(
-            f"{pairs[0].name} compares pairs of images, but there is only one set:",
-            f"omit it from {option('metrics')}",
-            setting="metrics",
-        )
+    file = content.file
+    if STORED in roles:
+        if file is not None:
+            raise InputError(f"{path} has statistics already:", "pass the images instead")
+        pairs = set_needs(settings, STORED).pairs
+        if pairs:
+            raise InputError(
+                f"{pairs[0].name} compares pairs of images, but there is only one set:",
+                f"omit it from {option('metrics')}",
+                setting="metrics",
+            )
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
@@ -382,9 +384,9 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
         return
     if content.images is not None:
         check_number(settings.expect, path, len(content.images.stored))
-    elif content.file is not None:
-        check_number(settings.expect, path, content.file.count)
-        if settings.max_duplicates is not None and content.file.pictures is None:
+    elif file is not None:
+        check_number(settings.expect, path, file.count)
+        if settings.max_duplicates is not None and file.pictures is None:
             raise InputError(
                 f"{option('max_duplicates')} needs records of the images, and {path} has none:",
                 "pass the images instead",
@@ -408,28 +410,26 @@ def spelled_once(
     """Returns the sets, with the first for every spelling of its path, and a warning per set with
     several spellings.
     """
-    sets: dict[object, dict[str, RequestedSet]] = {}
+    spellings: dict[object, dict[str, RequestedSet]] = {}
+    once = []
     for request in requests:
-        sets.setdefault(_identity_of(request), {}).setdefault(request.path, request)
+        identity: object = request
+        if request.given is None:
+            identity = real_path(request.path.removeprefix("file://")).rstrip("/")
+        known = spellings.setdefault(identity, {})
+        known.setdefault(request.path, request)
+        once.append(next(iter(known.values())))
     warnings = []
-    for *others, last in sets.values():
+    for *others, last in spellings.values():
         if others:
             warnings.append(ResultWarning("", f"{', '.join(others)} and {last} are the same set"))
-    return [next(iter(sets[_identity_of(request)].values())) for request in requests], warnings
+    return once, warnings
 
 
-def _identity_of(request: RequestedSet) -> object:
-    """Returns what all spellings of a set have in common."""
-    if request.given is not None:
-        return request
-    return real_path(request.path.removeprefix("file://")).rstrip("/")
-
-
-def open_set(
-    request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]
-) -> Content:
+def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> Content:
     """Opens a set of images or statistics, without reading any image. A stream is not opened."""
-    path, given = request.path, request.given
+    path = request.path
+    given = request.given
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(
@@ -439,26 +439,23 @@ def open_set(
     if given is not None:
         if given.is_stream:
             return Content()
-        if settings.features and (rows := given.features()) is not None:
+        rows = given.features() if settings.features else None
+        if rows is not None:
             return Content(file=features_alone(path, rows, path, FEATURES in needs.collected))
-        opened = Content(given.image_set(settings.floats))
+        content = Content(given.image_set(settings.floats))
     elif is_reference(path):
-        opened = _open_reference(path, settings, needs, say)
+        content = _open_reference(path, settings, needs, say)
     else:
-        files = _single_file(path, settings.features, say)
-        found = None if files is None else _open_statistics(path, files, settings, needs)
-        opened = found or Content(open_images(path, settings.recursive, settings.floats, say))
-    if opened.images is None or settings.frames == "first":
-        return opened
+        content = _open_path(path, settings, needs, say)
+    if content.images is None or settings.frames == "first":
+        return content
     from fidtool.reading.batches import with_frames  # deferred, with torch
 
-    return opened._replace(images=with_frames(opened.images, settings.max_pixels))
+    return content._replace(images=with_frames(content.images, settings.max_pixels))
 
 
-def _open_reference(
-    path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]
-) -> Content:
-    # Lazily: a run of folders needs none of it.
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
+    # Deferred: a run of folders needs none of it.
     from fidtool.references.catalogue import FEATURES as FEATURES_ARRAY
     from fidtool.references.catalogue import IMAGES, named_reference
     from fidtool.references.files import fetch
@@ -467,36 +464,44 @@ def _open_reference(
     alone = array in (IMAGES, FEATURES_ARRAY)
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
-    completed = bool(needs.features) and not alone
+    needs_features = bool(needs.features) and not alone
     wanted = [array] if alone else [*reference.statistics]
-    if completed and IMAGES in reference.arrays:
+    if needs_features and IMAGES in reference.arrays:
         wanted.append(IMAGES)
     local, sha256 = fetch(reference, wanted, say)
-    found = file = None
+    images = None
+    file = None
     if IMAGES in wanted:
-        found = replace(open_images(f"{local}:{IMAGES}"), prefix=f"{reference.name}:{IMAGES}")
+        images = replace(open_images(f"{local}:{IMAGES}"), prefix=f"{reference.name}:{IMAGES}")
     if wanted != [IMAGES]:
         entry = array if reference.is_pickle else ""
         file = read_statistics(local, needs.collected, key=entry, networks=settings.networks)
-        if completed and FEATURES_ARRAY in reference.arrays:
-            features, further = fetch(reference, [FEATURES_ARRAY], say)
-            sha256 |= further
+        if needs_features and FEATURES_ARRAY in reference.arrays:
+            features, sha256_of_features = fetch(reference, [FEATURES_ARRAY], say)
+            sha256 |= sha256_of_features
             rows = read_statistics(features)
-            layers = {
-                **file.layers,
-                FEATURES: replace(file.layers[FEATURES], features=rows.features),
-            }
+            layer = replace(file.layers[FEATURES], features=rows.features)
             file = replace(
-                file, layers=layers, count=rows.count, found=rows.found, order=rows.order
+                file,
+                layers={**file.layers, FEATURES: layer},
+                count=rows.count,
+                found=rows.found,
+                order=rows.order,
             )
         file = with_protocol(file, reference.protocol)
-    warning = (
-        None if reference.protocol else ResultWarning("", f"{reference.name}: {reference.note}")
-    )
-    return Content(found, file, warning, reference.name, sha256)
+    warning = None
+    if not reference.protocol:
+        warning = ResultWarning("", f"{reference.name}: {reference.note}")
+    return Content(images, file, warning, reference.name, sha256)
 
 
-def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files | None:
+def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
+    files = _single_file(path, settings.features, say)
+    content = None if files is None else _open_statistics(path, files, settings, needs)
+    return content or Content(open_images(path, settings.recursive, settings.floats, say))
+
+
+def _single_file(path: str, features: bool, say: Say) -> Files | None:
     """The file that ``path`` names, which may hold statistics; None if there is none, or
     several.
     """
@@ -505,7 +510,7 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
         return None
     if "://" not in name:
         return Files([name]) if os.path.isfile(name) else None
-    from fidtool.sources.remote import remote_files  # lazily: local sets need none of it
+    from fidtool.sources.remote import remote_files  # deferred: local sets need none of it
 
     if names_statistics(name):
         return remote_files(name, say)
@@ -525,15 +530,19 @@ def _open_statistics(
     """
     name, key = split_key(path)
     kind, has_statistics, images = layout_of(files)
-    if (settings.features and (key or not has_statistics)) or (
-        kind == NPZ and not has_statistics and not images
-    ):
-        found = _open_features(path, files, settings.features, FEATURES in needs.collected)
-        if found is not None:
-            return found
-    expected = names_statistics(name) or (kind and not suffix_of(name))
-    if not (has_statistics or (expected and not images)) or (key and kind != PICKLE):
+    may_be_features = kind == NPZ and not has_statistics and not images
+    if settings.features:
+        may_be_features |= bool(key) or not has_statistics
+    if may_be_features:
+        features = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
+        if features is not None:
+            return Content(file=features)
+    if key and kind != PICKLE:
         return None
+    if not has_statistics:
+        named = names_statistics(name) or (kind and not suffix_of(name))
+        if images or not named:
+            return None
     file = read_statistics(path, needs.collected, files, key, settings.networks).whole(path)
     if not images:
         return Content(file=file)
@@ -546,26 +555,27 @@ def _open_statistics(
     return Content(None, file, ResultWarning("", text))
 
 
-def _open_features(path: str, files: Files, features: bool, wanted: bool) -> Content | None:
-    """The features, an array (N, D), that ``path`` names in a file, or its only ones; None if there
+def _open_features(
+    path: str, files: Files, key: str, features: bool, wanted: bool
+) -> Statistics | None:
+    """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there
     are none.
     """
-    _, key = split_key(path)
     stored = arrays_in(files)
     if len(known_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance
     rows = {
-        name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)
+        name: array for name, array in stored.items() if len(array.shape) == 2 and key in ("", name)
     }
-    floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
-    if features and len(floats or rows) == 1:
-        ((name, each),) = (floats or rows).items()
-        return Content(file=features_alone(path, each.read(files), name, wanted))
+    floats = {name: array for name, array in rows.items() if has_floats(array.dtype)}
+    candidates = floats or rows
+    if features and len(candidates) == 1:
+        ((name, array),) = candidates.items()
+        return features_alone(path, array.read(files), name, wanted)
     if floats and not key:
-        number = counted(len(floats), "array")
         raise InputError(
-            f"{path} has {number} that may be features of images, for `compute` with "
-            f"{option('features', True)}:",
+            f"{path} has {counted(len(floats), 'array')} that may be features of images, for "
+            f"`compute` with {option('features', True)}:",
             *(f"pass {path}:{name}" for name in floats),
         )
     return None
@@ -576,7 +586,8 @@ def names_statistics(path: str) -> bool:
     listings.
     """
     name, _ = split_key(path)
-    name = name.partition("?")[0] if "://" in name else name
+    if "://" in name:
+        name, _, _ = name.partition("?")
     return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
 
 
@@ -590,28 +601,36 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
     if list(paths).count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
-        if path != STDIN and not is_reference(path) and "://" not in split_key(path)[0]:
-            try:
-                local_paths(path)
-            except InputError as error:
-                from fidtool.references.catalogue import suggested_references
-
-                names = suggested_references(path)[:2]
-                error.advise(*(f"the published reference is {name}" for name in names))
-                raise
-    for path in paths:
-        if real is None or path in (real, heldout) or not ("://" in path or is_reference(path)):
+        if path == STDIN:
             continue
-        from fidtool.references.catalogue import (
-            reference_at,  # lazily: a run of folders needs none of it
-        )
+        if not is_reference(path) and "://" not in split_key(path)[0]:
+            _check_local(path)
+        elif real is not None and path not in (real, heldout):
+            _refuse_reference(path, real)
 
-        own = reference_at(real)
-        if reference_at(path) not in (own, None):
-            raise InputError(
-                f"{path} is a published reference, of real images, and cannot be {option('fake')}:",
-                "pass generated images"
-                if own
-                else f"pass it as {option('real')}, which comes first",
-                setting="fake",
-            )
+
+def _check_local(path: str) -> None:
+    try:
+        local_paths(path)
+    except InputError as error:
+        from fidtool.references.catalogue import suggested_references
+
+        for name in suggested_references(path)[:2]:
+            error.advise(f"the published reference is {name}")
+        raise
+
+
+def _refuse_reference(fake: str, real: str) -> None:
+    from fidtool.references.catalogue import reference_at  # deferred: folders need none of it
+
+    own = reference_at(real)
+    if reference_at(fake) in (own, None):
+        return
+    remedy = f"pass it as {option('real')}, which comes first"
+    if own:
+        remedy = "pass generated images"
+    raise InputError(
+        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:",
+        remedy,
+        setting="fake",
+    )

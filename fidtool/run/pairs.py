@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.features.network import digest_of
 from fidtool.features.resize import ImageTensors
 from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.reading.records import ImageRecords
 from fidtool.result.explanations import ImageValues, WorstPair
 from fidtool.result.values import Value
 from fidtool.run.context import RunContext
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.set_statistics import MeasuredSet
 
+# Number of the worst pairs by each metric that a page can show.
 _MOST_WORST = 12
-"""Number of the worst pairs by each metric that a page can show."""
 
 
 class Pairs:
@@ -32,13 +35,14 @@ class Pairs:
     """
 
     def __init__(self, run: RunContext, metrics: Sequence[PairMetric]) -> None:
-        self.metrics, self._functions = metrics, list[Compare]()
+        self.metrics = metrics
+        self._functions: list[Compare] = []
         self.recorded: dict[str, dict[str, Any]] = {}
+        world = run.world
         for metric in metrics:
-            state = run.world.broadcast(
-                run.world.only_on_rank_zero(partial(metric.fetch, run.console.say))
-            )
-            with run.world.together():
+            fetch = partial(metric.fetch, run.console.say)
+            state = world.broadcast(world.only_on_rank_zero(fetch))
+            with world.together():
                 self._functions.append(metric.on_device(state, run.device.torch_device))
             if state is not None:
                 self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
@@ -51,27 +55,30 @@ class Pairs:
         Args:
             files: names of the pairs, for messages.
         """
-        found = np.empty((len(fake), len(self.metrics)))
-        for number, images in enumerate(zip(real, fake, strict=True)):
-            pair = [
-                image.clone() for image in images
-            ]  # a program's metric may keep them, and theirs is used again
-            for column, (metric, function) in enumerate(
-                zip(self.metrics, self._functions, strict=True)
-            ):
-                with about(files[number]):
-                    try:
-                        value = float(function(*pair))
-                    except FidtoolError:
-                        raise
-                    except (Exception, SystemExit) as error:  # custom metrics may raise anything
-                        raise ProgramError(
-                            f"the metric {metric.name} failed: {in_short(error)}"
-                        ) from error
-                    if not np.isfinite(value):
-                        raise ProgramError(f"the metric {metric.name} is {value}")
-                    found[number, column] = value
-        return found
+        values = np.empty((len(fake), len(self.metrics)))
+        for row, images in enumerate(zip(real, fake, strict=True)):
+            # A program's metric may keep them, and their memory is used again.
+            pair = [image.clone() for image in images]
+            with about(files[row]):
+                values[row] = [
+                    _compare(metric, function, *pair)
+                    for metric, function in zip(self.metrics, self._functions, strict=True)
+                ]
+        return values
+
+
+def _compare(
+    metric: PairMetric, function: Compare, real: torch.Tensor, fake: torch.Tensor
+) -> float:
+    try:
+        value = float(function(real, fake))
+    except FidtoolError:
+        raise
+    except (Exception, SystemExit) as error:  # custom metrics may raise anything
+        raise ProgramError(f"the metric {metric.name} failed: {in_short(error)}") from error
+    if not math.isfinite(value):
+        raise ProgramError(f"the metric {metric.name} is {value}")
+    return value
 
 
 def image_values(
@@ -87,32 +94,34 @@ def image_values(
         measured: the FAKE.
         values: by key, arrays of the length of the set.
     """
-    count, pictures = len(next(iter(values.values()))), measured.statistics.pictures
-    order, known = (
-        measured.statistics.order,
-        pictures or (fake if not measured.statistics.skipped else None),
-    )
-    numbers = range(count) if order is None else order.tolist()
-    files = (
-        [f"{measured.path}[{number}]" for number in numbers]
-        if known is None
-        else [*map(known.file, range(count))]
-    )
-    partners = map(real.file, range(count)) if measured.pairs and real is not None else ()
-    return ImageValues(files, [*partners], values)
+    statistics = measured.statistics
+    count = len(next(iter(values.values())))
+    known: ImageRecords | ImageSet | None = statistics.pictures
+    if known is None and not statistics.skipped:
+        known = fake
+    if known is not None:
+        files = [*map(known.file, range(count))]
+    else:
+        numbers = range(count) if statistics.order is None else statistics.order.tolist()
+        files = [f"{measured.path}[{number}]" for number in numbers]
+    partners = []
+    if measured.pairs and real is not None:
+        partners = [*map(real.file, range(count))]
+    return ImageValues(files, partners, values)
 
 
-def worst_pairs(single: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
+def worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
     """Returns the worst pairs of images by each metric of pairs, for a page."""
-    found = list[WorstPair]()
-    for value in known if single.partners else ():
-        if (numbers := single.values.get(value.key)) is None:
+    worst = []
+    if not of_images.partners:
+        return ()
+    for value in known:
+        numbers = of_images.values.get(value.key)
+        if numbers is None:
             continue
         order = np.argsort(-numbers if value.number.better == "lower" else numbers, kind="stable")
-        for image in order[:_MOST_WORST].tolist():
-            found.append(
-                WorstPair(
-                    single.files[image], single.partners[image], value.key, float(numbers[image])
-                )
-            )
-    return tuple(found)
+        for row in order[:_MOST_WORST].tolist():
+            file = of_images.files[row]
+            partner = of_images.partners[row]
+            worst.append(WorstPair(file, partner, value.key, float(numbers[row])))
+    return tuple(worst)

@@ -59,20 +59,21 @@ class Plan:
 
     def values_of(self, asked: Requested) -> list[Value]:
         """Returns the values of a metric, for the features of one network."""
-        mine = asked.metric.name, asked.layer
-        return [value for value in self.values if (value.metric, value.features.layer) == mine]
+        return [
+            value
+            for value in self.values
+            if value.metric == asked.metric.name and value.features.layer == asked.layer
+        ]
 
     @property
     def distance(self) -> Value | None:
         """The Fréchet distance of the first network, see `Number.error_bars`; None if it was not
         requested.
         """
-        mine = (
-            value
-            for value in self.values
-            if value.number.error_bars and value.features.layer == FEATURES
-        )
-        return next(mine, None)
+        for value in self.values:
+            if value.number.error_bars and value.features.layer == FEATURES:
+                return value
+        return None
 
 
 def choose(opening: Opening, console: Console) -> Opening:
@@ -82,14 +83,15 @@ def choose(opening: Opening, console: Console) -> Opening:
     A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is
     changed.
     """
-    settings, ordered = opening.settings, opening.settings.chosen
-    chosen, left_out = list[Requested](), dict[NotComputed, str]()
-    for asked in ordered:
+    settings = opening.settings
+    chosen = []
+    left_out = {}
+    for asked in settings.chosen:
         reason = _obstacle(asked, opening, console)
         if reason is None:
             chosen.append(asked)
             continue
-        if not chosen and asked is ordered[-1] and not asked.optional:
+        if not chosen and asked is settings.chosen[-1] and not asked.optional:
             raise reason
         lacking, line = omission(asked, reason)
         left_out[lacking] = line
@@ -100,12 +102,13 @@ def choose(opening: Opening, console: Console) -> Opening:
     for line in left_out.values():  # an evaluation has them, a file does not
         console.say(line, is_result=not opening.evaluates, warns=True)
     decided = {
-        each: replace(each, needs=set_needs(settings, *each.roles)) for each in opening.contents
+        planned: replace(planned, needs=set_needs(settings, *planned.roles))
+        for planned in opening.contents
     }
     return replace(
         opening,
-        sets=tuple(decided[each] for each in opening.sets),
-        contents={decided[each]: content for each, content in opening.contents.items()},
+        sets=tuple(decided[planned] for planned in opening.sets),
+        contents={decided[planned]: content for planned, content in opening.contents.items()},
         settings=settings,
         notes=(*opening.notes, *left_out.values()),
         left_out=tuple(left_out),
@@ -114,52 +117,57 @@ def choose(opening: Opening, console: Console) -> Opening:
 
 def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
     """Returns why a metric cannot be computed of any FAKE; None if it can, as far as is known."""
-    settings, metric, (first, *fakes) = opening.settings, asked.metric, opening.sets
-    works = opening.images and (
-        metric.network() is None or asked.layer not in {FEATURES, *settings.further}
-    )
+    settings = opening.settings
+    metric = asked.metric
+    has_network = metric.network() is not None
+    runs = opening.images
+    if has_network and asked.layer in {FEATURES, *settings.further}:
+        runs = False  # its network is one of the run's
     try:
         if asked.optional:
-            _check_optional(asked, opening, works)
-        elif len(settings.chosen) > 1 and opening.evaluates and (works or metric.network() is None):
-            metric.obtain(settings.network.weights, works, console.say)
+            _check_optional(asked, opening, runs)
+        elif len(settings.chosen) > 1 and opening.evaluates and (runs or not has_network):
+            metric.obtain(settings.network.weights, runs, console.say)
     except (InputError, RunError) as error:
         if isinstance(error, InputError) != bool(asked.optional):
             raise
         return error
-    lacking = [too_few(asked, settings, first, fake) for fake in fakes]
-    return lacking[0] if lacking and all(lacking) else None
+    real, *fakes = opening.sets
+    reasons = [too_few(asked, settings, real, fake) for fake in fakes]
+    return reasons[0] if reasons and all(reasons) else None
 
 
-def _check_optional(asked: Requested, opening: Opening, works: bool) -> None:
-    """Refuses a metric that cannot be computed; ``works`` is whether images go through its
+def _check_optional(asked: Requested, opening: Opening, runs: bool) -> None:
+    """Refuses a metric that cannot be computed; ``runs`` is whether images go through its
     network.
     """
-    settings, metric, layer = opening.settings, asked.metric, asked.layer
-    title, facts = metric.numbers[0].title, settings.facts(layer)
+    metric = asked.metric
+    facts = opening.settings.facts(asked.layer)
     metric.check(facts)
+    title = f"features of {metric.numbers[0].title}"
     parts = {}
-    for each, file in opening.files.items():
-        if each.holds == "statistics" and each.roles != (HELDOUT,):
-            needed = (metric.real_features and REAL in each.roles) or (
-                metric.fake_features and FAKE in each.roles
-            )
-            parts[each.path] = _require_layer(
-                each.path, file, layer, f"features of {title}", needed
-            )
+    for planned, file in opening.files.items():
+        if planned.holds != "statistics" or planned.roles == (HELDOUT,):
+            continue
+        of_real = REAL in planned.roles and metric.real_features
+        of_fake = FAKE in planned.roles and metric.fake_features
+        path = planned.path
+        parts[path] = _require_layer(path, file, asked.layer, title, of_real or of_fake)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
-        stated = (each.definition for each in parts.values() if each.definition is not None)
-        metric.check(replace(facts, definition=next(stated, None), dims=part.dims, file=path))
+        definitions = [part.definition for part in parts.values() if part.definition is not None]
+        definition = definitions[0] if definitions else None
+        metric.check(replace(facts, definition=definition, dims=part.dims, file=path))
     if opening.evaluates or metric.network() is not None:
-        metric.obtain(settings.network.weights, works, None)
+        metric.obtain(opening.settings.network.weights, runs, None)
 
 
 def omission(asked: Requested, reason: FidtoolError) -> tuple[NotComputed, str]:
     """Returns a metric that is not computed, and what to say about it."""
-    line = f"'{asked.name}' is not computed: {reason.text}"
     if asked.optional:
         line = f"{asked.optional} omits '{asked.name}': {reason.stated}"
+    else:
+        line = f"'{asked.name}' is not computed: {reason.text}"
     return NotComputed(asked.name, asked.title, reason.stated, not asked.optional), line
 
 
@@ -171,15 +179,15 @@ def too_few(
 
     It is the smallest of the sets whose per-image features the metric needs.
     """
-    sets = [real, fake] if asked.metric.real_features else [fake]
-    known = [
-        (each.count, each.path)
-        for each in sets
-        if each.count is not None and asked.metric.fake_features
-    ]
-    if not known:
+    sets = []
+    if asked.metric.fake_features:
+        sets.append(fake)
+        if asked.metric.real_features:
+            sets.insert(0, real)
+    counts = [(planned.count, planned.path) for planned in sets if planned.count is not None]
+    if not counts:
         return None
-    images, path = min(known, key=itemgetter(0))
+    images, path = min(counts, key=itemgetter(0))
     return settings.too_few(asked, images, f"{path} has {images}")
 
 
@@ -191,8 +199,11 @@ def omissions(
     Raises:
         InputError: if FAKE would have no value at all.
     """
-    reasons = [(asked, too_few(asked, settings, real, fake)) for asked in chosen]
-    lacking = [(asked, reason) for asked, reason in reasons if reason is not None]
+    lacking = []
+    for asked in chosen:
+        reason = too_few(asked, settings, real, fake)
+        if reason is not None:
+            lacking.append((asked, reason))
     if len(lacking) == len(chosen):
         raise lacking[0][1]
     return [omission(asked, reason) for asked, reason in lacking]
@@ -210,22 +221,21 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         InputError: if statistics files do not have what is needed, or do not agree with each other
             or the networks.
     """
-    settings, files = opening.settings, opening.files
+    settings = opening.settings
+    files = opening.files
     definitions, mismatches = agree(files, settings, measured)
     real = opening.sets[0]
-    baselines, unread = baselines_of(
-        settings, [each.path for each in opening.sets], definitions[FEATURES]
-    )
-    said = [*opening.warnings, *mismatches]
+    paths = [planned.path for planned in opening.sets]
+    baselines, unread = baselines_of(settings, paths, definitions[FEATURES])
+    warnings = [*opening.warnings, *mismatches]
     for planned in files:
         if FAKE in planned.roles and real not in files:  # statistics are usually those of REAL
-            compared = f"statistics are compared as {option('fake')} with images of {real.path}"
             text = (
-                f"{compared}: if they are of the real images, pass them as {option('real')}, "
-                "which comes first"
+                f"statistics are compared as {option('fake')} with images of {real.path}: if they "
+                f"are of the real images, pass them as {option('real')}, which comes first"
             )
-            said.append(ResultWarning(planned.path, text, "medium"))
-    said += dict.fromkeys([*_settings_without_effect(opening), *unread])
+            warnings.append(ResultWarning(planned.path, text, "medium"))
+    warnings += dict.fromkeys([*_settings_without_effect(opening), *unread])
     return Plan(
         settings=settings,
         sets=opening.sets,
@@ -234,7 +244,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         values=values_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
-        warnings=tuple(said),
+        warnings=tuple(warnings),
         baselines=baselines,
         left_out=opening.left_out,
     )
@@ -251,18 +261,19 @@ def agree(
     Returns the definitions of the run's features, by layer, and warnings for all comparisons.
     """
     definitions: dict[str, Definition | None] = {FEATURES: None}
-    warnings: list[ResultWarning] = []
+    warnings = []
     for layer in set_needs(settings, REAL, FAKE).layers:
         metrics = [asked.metric for asked in settings.chosen if asked.layer == layer]
         parts = _parts(files, layer, metrics, settings)
-        own = None if measured is None else measured[layer]
+        own = measured[layer] if measured else None
         dims = settings.network.dims if layer == FEATURES else None
         if own is not None:
             dims = own.dims
-        definitions[layer], mismatches = _common_definition(parts, own, dims)
+        definition, mismatches = _find_common_definition(parts, own, dims)
+        definitions[layer] = definition
         if own is None and (layer == FEATURES or layer not in settings.networks):
             # The settings `protocol` and `extractor` are those of the first network.
-            mismatches = [*_against_request(parts, settings), *mismatches]
+            mismatches = [*_differ_from_settings(parts, settings), *mismatches]
         if mismatches and not settings.allow_mismatch:
             mismatches[0].advise(f"pass {option('allow_mismatch', True)} to compare them anyway")
             raise mismatches[0]
@@ -270,13 +281,12 @@ def agree(
             for path, part in parts.items():
                 warnings += inception_doubts(path, part, settings.networks[layer].extractor)
         warnings += [ResultWarning("", mismatch.text, "high") for mismatch in mismatches]
-        facts = replace(settings.facts(layer), definition=definitions[layer], dims=dims)
+        facts = replace(settings.facts(layer), definition=definition, dims=dims)
         if own is None:
             path, part = next(iter(parts.items()))
             facts = replace(facts, dims=part.dims, file=path)
-        warnings += _check_metrics(
-            metrics, facts, settings.network.protocol if layer == FEATURES else None
-        )
+        protocol = settings.network.protocol if layer == FEATURES else None
+        warnings += _check_metrics(metrics, facts, protocol)
     return definitions, warnings
 
 
@@ -289,19 +299,17 @@ def _check_metrics(
     Features of the first network that state none are Inception's with the ``protocol`` that is
     asked for.
     """
-    definition, dims = facts.definition, facts.dims
-    if (
-        definition is None
-        and protocol is not None
-        and facts.extractor == "inception"
-        and dims in INCEPTION_DIMS
-    ):
-        facts = replace(facts, definition=inception_definition(protocol_named(protocol), dims))
+    stated = facts.definition
+    dims = facts.dims
+    is_inception = stated is None and facts.extractor == "inception"
+    if is_inception and protocol is not None and dims in INCEPTION_DIMS:
+        usual = inception_definition(protocol_named(protocol), dims)
+        facts = replace(facts, definition=usual)
     for metric in metrics:
         metric.check(facts)
-        if definition is not None and metric.usual_network not in ("", definition.extractor):
+        if stated is not None and metric.usual_network not in ("", stated.extractor):
             text = (
-                f"{metric.numbers[0].title} uses features of {definition.extractor} instead of "
+                f"{metric.numbers[0].title} uses features of {stated.extractor} instead of "
                 f"{metric.usual_network}, its usual network: it is only comparable with values of "
                 "the same network"
             )
@@ -321,13 +329,13 @@ def _parts(
         title = f"features of {metrics[0].numbers[0].title}"
     parts = {}
     for planned, file in files.items():
+        path = planned.path
         needs = planned.needs
         if planned.holds != "both" and layer in needs.layers:
-            parts[planned.path] = _require_layer(
-                planned.path, file, layer, title, layer in needs.features, needs.order
-            )
+            per_image = layer in needs.features
+            parts[path] = _require_layer(path, file, layer, title, per_image, needs.order)
         elif layer in file.layers:
-            parts[planned.path] = file.layers[layer]
+            parts[path] = file.layers[layer]
     return parts
 
 
@@ -342,11 +350,11 @@ def _require_layer(
     """One layer of a statistics file, called ``title`` in messages. Checks that it has what is
     needed.
     """
-    found = statistics.layers.get(layer)
+    part = statistics.layers.get(layer)
     how = "again with `fidtool stats --metrics` and the same metrics"
-    if found is None:
+    if part is None:
         problem = f"{path} has no statistics of the {title}:"
-    elif with_features and found.features is None:
+    elif with_features and part.features is None:
         problem = (
             f"{path} has only a mean and a covariance, but this run needs the {title} of each "
             "image:"
@@ -359,118 +367,115 @@ def _require_layer(
         )
         how = "again with this version"
     else:
-        return found
+        return part
     raise InputError(problem, "pass the folder of images instead", f"create the file {how}")
 
 
-def _common_definition(
+def _find_common_definition(
     parts: Mapping[str, LayerStatistics], own: Definition | None, dims: int | None
 ) -> tuple[Definition | None, list[InputError]]:
     """Returns the definition that this run's ``own`` features and all statistics have, and an error
     for each other.
     """
-    reference, reference_name = own, "this run"
-    protocols = {
-        part.definition.protocol_name for part in parts.values() if part.definition is not None
-    }
+    reference = own
+    reference_name = "this run"
+    protocols = {part.definition.protocol_name for part in parts.values() if part.definition}
     mismatches = []
     for path, part in parts.items():
         stated = part.definition
         if dims is not None and part.dims != dims:
-            whose = "" if stated is None else f" (of {stated.extractor})"
-            of_inception = stated is not None and stated.standard and (own is None or own.standard)
-            is_layer = of_inception and reference is own  # and not that of another file
-            again = (
-                f"choose {option('dims', part.dims)}"
-                if is_layer
-                else "make all with one network (`fidtool stats`)"
-            )
+            whose = ""
+            again = "make all with one network (`fidtool stats`)"
+            if stated is not None:
+                whose = f" (of {stated.extractor})"
+                # Of a layer of Inception, and not other than in another file.
+                if stated.standard and reference is own and (own is None or own.standard):
+                    again = f"choose {option('dims', part.dims)}"
             raise InputError(
                 f"{path} has features of {part.dims} dimensions{whose}, but {reference_name} has "
                 f"{dims}; statistics of different dimensions cannot be compared:",
                 again,
             )
         if reference is None:
-            reference, reference_name, dims = stated, path, part.dims
+            reference = stated
+            reference_name = path
+            dims = part.dims
         if stated is None or reference is None:
             continue
-        if differences := reference.differences(stated):
-            problem = (
+        differences = reference.differences(stated)
+        if differences:
+            mismatch = InputError(
                 f"{reference_name} and {path} use different protocols ({', '.join(differences)})"
             )
             name = stated.protocol_name
-            if own is None or name in (None, own.protocol_name) or protocols != {name}:
-                mismatches.append(InputError(problem))
-            else:
-                mismatches.append(
-                    InputError(
-                        f"{problem}:", f"choose {option('protocol', name)}", setting="protocol"
-                    )
+            if own is not None and name not in (None, own.protocol_name) and protocols == {name}:
+                mismatch = InputError(
+                    f"{mismatch.stated}:", f"choose {option('protocol', name)}", setting="protocol"
                 )
+            mismatches.append(mismatch)
     return reference, mismatches
 
 
-def _against_request(
+def _differ_from_settings(
     parts: Mapping[str, LayerStatistics], settings: Settings
 ) -> Iterator[InputError]:
     """Yields an error for each of the statistics that are not of what the settings ask for."""
-    asked = settings.network.protocol
+    network = settings.network
+    asks_for_inception = bool(settings.extractor) and network.extractor == "inception"
     for path, part in parts.items():
-        if (stated := part.definition) is None:
+        stated = part.definition
+        if stated is None:
             continue
-        if settings.extractor and settings.network.extractor == "inception" and not stated.standard:
-            named = option("extractor")
-            problem = (
-                f"{path} has features of {stated.network}, not of Inception, which {named} "
-                "requests:"
-            )
+        if asks_for_inception and not stated.standard:
+            extractor = option("extractor")
             yield InputError(
-                problem, f"omit {named}", "pass statistics of Inception", setting="extractor"
+                f"{path} has features of {stated.network}, not of Inception, which {extractor} "
+                "requests:",
+                f"omit {extractor}",
+                "pass statistics of Inception",
+                setting="extractor",
             )
-        elif asked not in (None, stated.protocol_name):
-            problem = f"{path} was computed with the protocol {stated.protocol_name}, not {asked}"
-            yield InputError(problem, setting="protocol")
+        elif network.protocol not in (None, stated.protocol_name):
+            yield InputError(
+                f"{path} was computed with the protocol {stated.protocol_name}, not "
+                f"{network.protocol}",
+                setting="protocol",
+            )
 
 
 def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
     """Yields what to say about settings that have no effect, and of files that were made with
     others.
     """
-    settings, files = opening.settings, opening.files
+    settings = opening.settings
+    files = opening.files
     sources = [
         content.images for content in opening.contents.values() if content.images is not None
     ]
-    if files and not opening.images and (idle := _idle_with_files(opening)):
-        text = (
-            f"{' and '.join(idle)}: no effect on the values, because only statistics are compared"
-        )
-        yield ResultWarning("", text)
-    for source in sources:
-        if source.warning is not None:
-            yield source.warning
-    if not settings.recursive and (
-        others := [source.path for source in sources if "folder" not in source.kind]
-    ):
-        text = (
-            f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects "
-            "folders"
-        )
+    if files and not opening.images:
+        idle = " and ".join(_idle_with_files(opening))
+        if idle:
+            text = f"{idle}: no effect on the values, because only statistics are compared"
+            yield ResultWarning("", text)
+    for images in sources:
+        if images.warning is not None:
+            yield images.warning
+    others = ", ".join(images.path for images in sources if "folder" not in images.kind)
+    if others and not settings.recursive:
+        recursive = option("recursive", False)
+        text = f"{recursive} has no effect on {others}: it only affects folders"
         yield ResultWarning("", text)
     if settings.features and not files:
-        yield ResultWarning(
-            "", f"{option('features', True)} has no effect: no set is an array of two dimensions"
-        )
+        text = f"{option('features', True)} has no effect: no set is an array of two dimensions"
+        yield ResultWarning("", text)
     yield from _floats_without_effect(opening, sources)
     for planned in files:
         for role in planned.roles:
             sampling = settings.sampling(role.num)
-            for name, value in (
-                (role.crop, getattr(settings, role.crop)),
-                (sampling.setting, sampling.num),
-            ):
-                if value:
-                    text = f"{planned.path} has statistics: {option(name)} does not apply to it"
-                    yield ResultWarning("", text)
+            values = {role.crop: getattr(settings, role.crop), sampling.setting: sampling.num}
+            for name in filter(values.get, values):
+                text = f"{planned.path} has statistics: {option(name)} does not apply to it"
+                yield ResultWarning("", text)
 
 
 def _floats_without_effect(
@@ -480,34 +485,41 @@ def _floats_without_effect(
     others.
     """
     settings = opening.settings
-    streams = any(planned.holds == "stream" for planned in opening.sets)
-    scaled = streams or (settings.floats and any(source.scaled for source in sources))
-    for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
-        if getattr(settings, name) is not None and not applies:
-            yield ResultWarning(
-                "", f"{option(name)} has no effect: it only affects images of floats"
-            )
-    how = roundings({planned.path: file for planned, file in opening.files.items()})
+    may_have_floats = any(planned.holds == "stream" for planned in opening.sets)
+    if settings.floats:
+        may_have_floats |= any(images.scaled for images in sources)
+    idle = []
+    if settings.value_range is not None and not may_have_floats:
+        idle.append("value_range")
+    if settings.float_to_byte is not None and not (may_have_floats and settings.floats):
+        idle.append("float_to_byte")
+    for name in idle:
+        text = f"{option(name)} has no effect: it only affects images of floats"
+        yield ResultWarning("", text)
+    ways = roundings({planned.path: file for planned, file in opening.files.items()})
     if settings.floats is not None:
-        how["this run"] = settings.rounding
-    if len({*how.values()}) > 1:
-        ways = ", ".join(f"{value} in {where}" for where, value in how.items())
-        text = f"floats became bytes in different ways ({option('float_to_byte')}): {ways}"
+        ways["this run"] = settings.rounding
+    if len({*ways.values()}) > 1:
+        where = ", ".join(f"{way} in {path}" for path, way in ways.items())
+        text = f"floats became bytes in different ways ({option('float_to_byte')}): {where}"
         yield ResultWarning("", text, "medium")
 
 
 def _idle_with_files(opening: Opening) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
-    settings, network, usual = opening.settings, opening.settings.network, Settings().network
+    settings = opening.settings
+    network = settings.network
+    usual = Settings().network
+    metrics = [asked.metric for asked in settings.chosen if not asked.further]
     names = ["extractor", "weights", "input_size", "feature_step"]
     if any("," in f"{(file.config or {}).get('extractor')}" for file in opening.files.values()):
         names.remove("extractor")  # it selects one of the networks in a file
-    if any(asked.metric.classifier for asked in settings.chosen):  # which is among the weights
+    if any(metric.classifier for metric in metrics):  # which is among the weights
         names.remove("weights")
     idle: list[str | MetricSetting] = [
         name for name in names if getattr(network, name) != getattr(usual, name)
     ]
-    for metric in (asked.metric for asked in settings.chosen if not asked.further):
+    for metric in metrics:
         own = metric.own_network
         if own == network:
             return []  # the two settings together select the layer of the metric's features

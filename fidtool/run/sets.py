@@ -19,6 +19,9 @@ from fidtool.sources.memory import Images
 from fidtool.sources.pairing import paired
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
+Say = Callable[[str], None]
+"""Prints information."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -32,8 +35,8 @@ class Role:
 REAL = Role("REAL", "crop", "num_real")
 FAKE = Role("FAKE", "crop_fake", "num_fake")
 HELDOUT = Role("the held-out set", "crop", "num")
+# It has what FAKEs need.
 STORED = Role("the set of `fidtool stats`", "crop", "num")
-"""It has what FAKEs need."""
 
 
 @dataclass(frozen=True)
@@ -79,36 +82,35 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
     """
     real = REAL in roles
     fake = FAKE in roles or STORED in roles
-    metrics = [(asked.metric, asked.layer) for asked in settings.chosen if asked.layer != PIXELS]
+    heldout = settings.heldout is not None
+    chosen = [asked for asked in settings.chosen if asked.layer != PIXELS]
     layers: dict[str, None] = {}
     features = set()
-    if metrics or settings.heldout is not None:
+    if chosen or heldout:
         layers[FEATURES] = None
-    if (fake and settings.influence) or settings.heldout is not None:
+    if heldout or (fake and settings.influence):
         features.add(FEATURES)
-    for metric, layer in metrics:
+    for asked in chosen:
+        metric = asked.metric
         has_bars = any(number.error_bars for number in metric.numbers)
         if fake or has_bars or (real and not metric.fake_only):
-            layers[layer] = None
-        if has_bars and (HELDOUT in roles or (fake and settings.uncertainty)):
-            features.add(layer)
+            layers[asked.layer] = None
         if (
             settings.grouped_by
             or (real and metric.real_features)
             or (fake and metric.fake_features)
+            or (has_bars and HELDOUT in roles)
+            or (has_bars and fake and settings.uncertainty)
         ):
-            features.add(layer)
-    shown = {FEATURES} if settings.report is not None else set()
+            features.add(asked.layer)
+    shown = features | {FEATURES} if settings.report is not None else features
+    metrics = [asked.metric for asked in settings.chosen] if fake else []
     return SetNeeds(
         layers=tuple(layers),
         features=frozenset(features),
-        collected=tuple(layer for layer in layers if layer in features | shown),
-        order=fake and any(metric.stored_order for metric, _ in metrics),
-        pairs=tuple(
-            asked.metric
-            for asked in settings.chosen
-            if fake and isinstance(asked.metric, PairMetric)
-        ),
+        collected=tuple(layer for layer in layers if layer in shown),
+        order=fake and any(asked.metric.stored_order for asked in chosen),
+        pairs=tuple(metric for metric in metrics if isinstance(metric, PairMetric)),
     )
 
 
@@ -126,28 +128,31 @@ def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     The same object always gives the same set. Paths are compared when they are opened.
     """
     names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
-    found: dict[int, RequestedSet] = {}
-    sets = []
+    given_sets = {}
+    requests = []
     for source, default in sources:
         if isinstance(source, (str, os.PathLike)):
-            sets.append(RequestedSet(os.fspath(source)))
+            requests.append(RequestedSet(os.fspath(source)))
             continue
         if source is None:  # ranks other than zero may pass it in place of statistics
             source = Statistics({})
         key = id(source)
-        if key not in found:
+        if key not in given_sets:
             given = source if isinstance(source, (Images, Statistics)) else Images(source)
-            wanted = name = (given.name if isinstance(given, Images) else "") or default
+            wanted = default
+            if isinstance(given, Images):
+                wanted = given.name or default
+            name = wanted
             copies = 1
             while name in names:
                 copies += 1
                 name = f"{wanted} {copies}"
             names.add(name)
-            found[key] = RequestedSet(
-                name, given.renamed(name) if isinstance(given, Images) else given
-            )
-        sets.append(found[key])
-    return sets
+            if isinstance(given, Images):
+                given = given.renamed(name)
+            given_sets[key] = RequestedSet(name, given)
+        requests.append(given_sets[key])
+    return requests
 
 
 Holding = Literal["images", "stream", "statistics", "both"]
@@ -187,7 +192,9 @@ class Content(NamedTuple):
             return len(self.images)
         if self.file is None:
             return None
-        return self.file.count if self.file.features is None else len(self.file.features)
+        if self.file.features is None:
+            return self.file.count
+        return len(self.file.features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +228,7 @@ def pair_up(
     images: ImageSet,
     real: ImageSet | None,
     settings: Settings,
-    say: Callable[[str], None],
+    say: Say,
 ) -> ImageSet:
     """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in
     REAL.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,48 +13,45 @@ from fidtool.statistics.merging import Facts, known_facts, refuse_other
 from fidtool.statistics.set_statistics import Statistics
 
 _AGAIN = "compute the statistics of all images again"
+# Number of images that are compared by their pixels although their files seem unchanged: the set
+# may be another.
 _CHECKED = 16
-"""Number of images that are compared by their pixels although their files seem unchanged: the set
-may be another.
-"""
 
 
-class Located(NamedTuple):
-    """Earlier statistics of a set, as those of a part of the set as it is now.
-
-    ``doubtful`` are the images that may have changed, because their files have other sizes or
-    mtimes or these are not known, and a few others. ``new`` are those that are not in the
-    statistics; None if there are none.
-    """
-
-    known: Statistics
-    doubtful: ImageSet
-    new: ImageSet | None
-
-
-def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Located:
+def locate_images(
+    images: ImageSet, name: str, before: Statistics, facts: Facts
+) -> tuple[Statistics, ImageSet, ImageSet]:
     """Finds the images of the statistics ``before``, which messages call ``name``, in a set.
 
-    An InputError if the ``facts`` of this run are others, or some of the images are no longer
-    there.
+    Returns:
+        The earlier statistics, as those of a part of the set as it is now; the images that may have
+        changed, because their files have other sizes or mtimes or these are not known, and a few
+        others; the images that are not in the statistics.
+
+    Raises:
+        InputError: if the ``facts`` of this run are others, or some of the images are no longer
+            there.
     """
     refuse_other(name, known_facts(name, before.whole(name)), "this run", facts)
-    if (pictures := before.pictures) is None:
+    pictures = before.pictures
+    if pictures is None:
         raise InputError(f"{name} does not have the names of its images:", _AGAIN)
     where = {images.stored[number]: place for place, number in enumerate(images.order.tolist())}
-    if gone := [image for image in pictures.names if image not in where]:
+    gone = [image for image in pictures.names if image not in where]
+    if gone:
         raise InputError(
             f"{images.path} no longer has {counted(len(gone), 'image')} of {name} ({gone[0]}):",
             _AGAIN,
         )
     places = np.array([where[image] for image in pictures.names], dtype=np.int64)
+    doubtful = places
     stamps = images.stamps()
     if len(stamps):
         stamps = stamps[places]
-    doubtful = places
-    if len(stamps) and stamps.shape == pictures.stamps.shape:
-        differ = (stamps != pictures.stamps).any(axis=1)
-        doubtful = np.union1d(places[differ], places[:_CHECKED])
+        if stamps.shape == pictures.stamps.shape:
+            differ = (stamps != pictures.stamps).any(axis=1)
+            doubtful = np.union1d(places[differ], places[:_CHECKED])
+    new = np.setdiff1d(np.arange(len(images)), places)
     part = SetPart("known", images.digest(), len(images), places)
     known = replace(
         before,
@@ -65,11 +61,10 @@ def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Lo
         pictures=replace(pictures, prefix=images.prefix, stamps=stamps),
         order=None if before.order is None else images.numbers()[places],
     )
-    new = np.setdiff1d(np.arange(len(images)), places)
-    return Located(
+    return (
         known,
         images.restricted(replace(part, name="doubtful", places=np.sort(doubtful))),
-        images.restricted(replace(part, name="new", places=new)) if len(new) else None,
+        images.restricted(replace(part, name="new", places=new)),
     )
 
 
@@ -89,7 +84,6 @@ def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) ->
 
 
 def _digests(statistics: Statistics) -> dict[str, bytes]:
-    """The digests of the pixels of the images, by their names."""
     pictures = statistics.pictures
     assert pictures is not None
     return dict(zip(pictures.names, pictures.records["digest"].tolist(), strict=True))

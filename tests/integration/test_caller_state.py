@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import downloading, kept_file
-from fidtool.run.networks import _check_matrix_products
+from fidtool.run.networks import check_matrix_products
 from fidtool.settings.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting
 from support.command_line import Run
@@ -93,12 +93,12 @@ def test_a_cublas_workspace_setting_is_refused_where_it_matters(
 ) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    _check_matrix_products(Settings(), gpu)
+    check_matrix_products(Settings(), gpu)
     for config in (Settings(extractor="dinov2"), Settings(metrics=("fid", "cmmd"))):
         with pytest.raises(
             fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"
         ):
-            _check_matrix_products(config, gpu)
+            check_matrix_products(config, gpu)
 
 
 def test_the_distance_does_not_depend_on_omp_num_threads(program: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_tf32_switches_are_set_during_a_run(
     """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are
     off.
     """
-    monkeypatch.setattr("fidtool.run.context._check_tf32", lambda device: None)
+    monkeypatch.setattr("fidtool.run.context.check_tf32", lambda device: None)
     seen: list[tuple[bool, bool]] = []
     run = Extractor.vectors
 

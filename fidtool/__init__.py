@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
     from fidtool.statistics.set_statistics import Statistics as Statistics
 
+# The other public names, by module.
 __version__ = "0.1.0"
 _NAMES = {
     "api": "check compute compute_statistics",
@@ -85,7 +86,6 @@ _NAMES = {
     "statistics.merging": "merge_statistics",
     "statistics.file": "LayerStatistics Statistics read_statistics write_statistics",
 }
-"""The other public names, by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
 _IMPORTED = [
     name

@@ -52,26 +52,25 @@ one of these.
 """
 Spelling = Callable[[str | MetricSetting, object], str]
 """Formats the name of a setting and its value, see `option`."""
+# Separates the parts of a `MetricSetting` in a message.
 _WITHIN = "\x04"
-"""Separates the parts of a `MetricSetting` in a message."""
+# A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be
+# hostile.
 _OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
 _URL = re.compile(r"(?<![\w+.-])([\w+.-]*)://([^\s'\"]*)")
-"""A scheme and the rest of the word. Every pattern here runs in linear time, because the text may
-be hostile.
-"""
+# Azure's schemes: in abfs://container@account, the part before the @ is no user name.
 _USER = re.compile(r"(^|://)[^/?#]*@")
 _ACCOUNTS = ("abfs", "abfss", "az", "wasb", "wasbs")
-"""Azure's schemes: in abfs://container@account, the part before the @ is no user name."""
+# For HTTP, a question mark always starts a query; elsewhere it may be a wildcard.
 _PARAMETER = re.compile(r"[?#&][^/?#&=]*=")
 _WEB_PARAMETER = re.compile(r"[?#].")
-"""For HTTP, a question mark always starts a query; elsewhere it may be a wildcard."""
+# Trailing punctuation that belongs to the surrounding text, not to the URL.
 _CLOSING = "]}>),.:;"
-"""Trailing punctuation that belongs to the surrounding text, not to the URL."""
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The most severe first."""
+# Maximum number of sets that one warning names.
 _MOST_NAMED = 6
-"""Maximum number of sets that one warning names."""
 
 
 def option(setting: SettingName, value: object = None) -> str:
@@ -178,8 +177,8 @@ def without_secrets(value: T) -> T:
     return cleaned  # type: ignore[no-any-return]
 
 
+# Attributes of an error that other ranks get, besides its message.
 _CARRIED = ("setting", "exit_code", "note", "location", "agreed")
-"""Attributes of an error that other ranks get, besides its message."""
 
 
 def _unpacked(kind: type[FidtoolError], args: tuple[str, ...]) -> FidtoolError:
@@ -401,8 +400,8 @@ def merged(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
     return worst_first(merged_warnings)
 
 
+# Packages whose stack frames are skipped to find the user's line.
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
-"""Packages whose stack frames are skipped to find the user's line."""
 
 
 def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None:

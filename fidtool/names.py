@@ -16,14 +16,13 @@ from os.path import splitext
 
 from fidtool.errors import redacted, rendered
 
+# Control characters, line separators, changes of the writing direction, lone surrogates (with which
+# Python represents bytes that are not UTF-8), and code points that are not characters.
 _ODD = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-"""Control characters, line separators, changes of the writing direction, lone surrogates (with
-which Python represents bytes that are not UTF-8), and code points that are not characters.
-"""
+# A number, and the word before it.
 _NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
-"""A number, and the word before it."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -45,9 +45,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import torch
 
 torch.get_num_threads()  # reads the variable
-del os.environ[
-    "OMP_NUM_THREADS"
-]  # it would also limit the threads of fidtool's runs in this process
+# It would also limit the threads of fidtool's runs in this process.
+del os.environ["OMP_NUM_THREADS"]
 
 
 with contextlib.suppress(ImportError):
@@ -103,9 +102,8 @@ def environment(
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
     monkeypatch.setenv("FIDTOOL_CACHE", str(cache))
-    monkeypatch.setenv(
-        "TORCH_HOME", str(tmp_path / "torch")
-    )  # not the machine's own, which may have weights
+    # Not the machine's own, which may have weights.
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     return dict(os.environ)
 
 

@@ -175,8 +175,8 @@ _TEXTS = {
     "the same way",
 }
 
+# Code, and the values in its text.
 _Difference = tuple[str, tuple[object, ...]]
-"""Code, and the values in its text."""
 
 
 def pair_findings(

@@ -31,18 +31,16 @@ from fidtool.validation import LONGEST_SECONDS
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store, TCPStore
 
+# Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run.
 _run_numbers = itertools.count()
-"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier
-run.
-"""
+# How long to wait for the other ranks to join.
 _START_SECONDS = 120.0
-"""How long to wait for the other ranks to join."""
+# The stores that this process serves until it exits, by address.
 _RETRY_SECONDS = 0.3
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
 _MOST_NAMED = 8
 _served: dict[tuple[str, int], TCPStore] = {}
-"""The stores that this process serves until it exits, by address."""
 
 
 def _connect(launch: Launch, seconds: float) -> TCPStore:

@@ -29,8 +29,8 @@ taken_over = False
 """Whether `take_over` has installed the handlers."""
 received: list[int] = []
 """The signals that were received, the first one first."""
+# Receives the number of each signal from the interpreter's C handler.
 _wake: socket.socket
-"""Receives the number of each signal from the interpreter's C handler."""
 _deferrals = 0
 
 
@@ -44,9 +44,8 @@ def take_over() -> None:
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     for number in STOPPING:
-        if (
-            signal.getsignal(number) is not signal.SIG_IGN
-        ):  # background jobs of a shell ignore SIGINT
+        # Background jobs of a shell ignore SIGINT.
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
 
 

@@ -44,17 +44,17 @@ T = TypeVar("T")
 OnFailure = Callable[[FidtoolError, bool], None]
 """Called on a rank with the error that ends the run and whether this rank must print it."""
 
+# After a failure, time for the main thread to save its work and stop.
 _HEARTBEAT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
 _GRACE_SECONDS = 5.0
-"""After a failure, time for the main thread to save its work and stop."""
+# The same after a signal.
 _SIGNAL_GRACE_SECONDS = 2.5
-"""The same after a signal."""
+# How long the store may take to respond.
 _ANSWER_SECONDS = 1.5
-"""How long the store may take to respond."""
+# How long a rank whose collective failed waits for the cause before it reports its own failure.
 _PRINT_SECONDS = 2.0
 _EXPLANATION_SECONDS = 3.5
-"""How long a rank whose collective failed waits for the cause before it reports its own failure."""
 
 
 class LostContactError(RunError):

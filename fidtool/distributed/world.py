@@ -293,8 +293,8 @@ def open_world(
         raise KeyboardInterrupt
 
 
+# Number of differences that are named.
 _MOST_NAMED = 5
-"""Number of differences that are named."""
 _MISSING = ("missing", "")
 
 

@@ -23,8 +23,8 @@ LIMITS = {
 that are kept in memory, and of the copies of remote files.
 """
 
+# How long a pipe may wait for the program that reads it.
 _UNREAD_SECONDS = 20.0
-"""How long a pipe may wait for the program that reads it."""
 
 
 def cache_dir() -> Path:

@@ -20,20 +20,18 @@ from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
 """HTTP statuses below 500 with which a retry may help."""
+# Seconds before the second attempt. The delay doubles with each attempt, and up to half of it is
+# added.
 _FIRST_DELAY = 0.5
-"""Seconds before the second attempt. The delay doubles with each attempt, and up to half of it is
-added.
-"""
+# Seconds without data after which a connection is considered broken.
 _SILENCE_SECONDS = 30.0
-"""Seconds without data after which a connection is considered broken."""
+# Deadline of a download in seconds, to which the time of a large file at `_SLOWEST` is added.
 _DOWNLOAD_SECONDS = 1800.0
-"""Deadline of a download in seconds, to which the time of a large file at `_SLOWEST` is added."""
+# Bytes per second that a large file must reach on average.
 _SLOWEST = 1 << 18
-"""Bytes per second that a large file must reach on average."""
+# Bytes of the first request, which finds out the size of the file and whether the server returns
+# parts of it.
 _FIRST_BYTES = 1 << 16
-"""Bytes of the first request, which finds out the size of the file and whether the server returns
-parts of it.
-"""
 _BLOCK_BYTES = 1 << 20
 
 

@@ -14,11 +14,11 @@ _PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
 NOT_IN_JSON = {"json": False}
 """Metadata of a field that the JSON does not have."""
 Share = Annotated[float, 0, 1]
+# What other numbers in a result are: an integer counts something.
 _LIMITED = {
     int: Annotated[int, 0, 1 << 62],
     float: Annotated[float, -float_info.max, float_info.max],
 }
-"""What other numbers in a result are: an integer counts something."""
 
 
 def plain(value: Any) -> Any:

@@ -23,14 +23,14 @@ READ_SECONDS = 1800.0
 """Time in which a file must be read, the default of ``timeout``: a command before a pipe may need
 long.
 """
+# The files that `read_file` reads at the moment, for messages.
 _reading: dict[str, None] = {}
-"""The files that `read_file` reads at the moment, for messages."""
+# How long a named pipe may wait for the program that writes to it.
 _UNUSED_SECONDS = 20.0
-"""How long a named pipe may wait for the program that writes to it."""
+# Largest content of a pipe.
 _MOST_BYTES = 1 << 30
-"""Largest content of a pipe."""
+# Without this flag, opening a pipe would wait for a process at its other end.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""Without this flag, opening a pipe would wait for a process at its other end."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -16,8 +16,8 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+# What NumPy writes for the dtypes of numbers, booleans and strings.
 _DTYPE = re.compile(r"b1|[iufc][0-9]{1,2}|[SU][1-9][0-9]{0,5}")
-"""What NumPy writes for the dtypes of numbers, booleans and strings."""
 _BEGINNING = re.compile(rb"\x80[\x00-\x0f]|\(d[pSV]|\}[q(]|ccollections\nOrderedDict\n", re.DOTALL)
 
 
@@ -71,6 +71,8 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode(encoding)
 
 
+# What stands for each name that a pickle may contain, as NumPy 1 writes it. Nothing is imported by
+# its name.
 _NAMES: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0),
     ("numpy.core.multiarray", "scalar"): lambda dtype, data: _array(data, dtype).item(),
@@ -82,12 +84,10 @@ _NAMES: Mapping[tuple[str, str], Any] = {
     ("__builtin__", "bytes"): lambda: b"",
     ("collections", "OrderedDict"): lambda: {},
 }
-"""What stands for each name that a pickle may contain, as NumPy 1 writes it. Nothing is imported by
-its name.
-"""
 
 # Not the unpickler in C, which takes any key of a dict: the hash of nested tuples takes forever or
 # ends the process.
+# Opcodes that make objects, and that data do not need.
 _PythonUnpickler: Any = pickle._Unpickler
 _REFUSED = (
     pickle.INST,
@@ -103,7 +103,6 @@ _REFUSED = (
     pickle.NEXT_BUFFER,
     pickle.READONLY_BUFFER,
 )
-"""Opcodes that make objects, and that data do not need."""
 
 
 def _checking_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:

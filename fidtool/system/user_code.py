@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from fidtool.errors import InputError, SettingName, message_of
 
 Made = TypeVar("Made")
+# The content of each file that was run, by the name of its module.
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _run: dict[str, bytes] = {}
-"""The content of each file that was run, by the name of its module."""
 
 
 def is_code_spec(spec: str) -> bool:

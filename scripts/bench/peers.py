@@ -89,10 +89,17 @@ def _torch_fidelity(real: str, fake: str, device: str, batch_size: int, workers:
     if workers:  # it starts two workers per core, at most four
         cores: Any = peer.multiprocessing
         cores.cpu_count = lambda: max(1, workers // 2)
+    # Fmt: skip.
     found = calculate_metrics(
-        input1=fake, input2=real, fid=True, cuda=device != "cpu", batch_size=batch_size, cache=False, verbose=False,
+        input1=fake,
+        input2=real,
+        fid=True,
+        cuda=device != "cpu",
+        batch_size=batch_size,
+        cache=False,
+        verbose=False,
         save_cpu_ram=not workers,
-    )  # fmt: skip
+    )
     return float(found["frechet_inception_distance"])
 
 
@@ -101,12 +108,19 @@ def _clean_fid(real: str, fake: str, device: str, batch_size: int, workers: int)
 
     # The default mode needs a download. This one uses pytorch-fid's network, without clean-fid's
     # resize.
+    # Fmt: skip.
     return float(
         fid.compute_fid(
-            real, fake, mode="legacy_pytorch", device=torch.device(device), num_workers=workers, batch_size=batch_size,
-            use_dataparallel=False, verbose=False,
+            real,
+            fake,
+            mode="legacy_pytorch",
+            device=torch.device(device),
+            num_workers=workers,
+            batch_size=batch_size,
+            use_dataparallel=False,
+            verbose=False,
         )
-    )  # fmt: skip
+    )
 
 
 def _pytorch_fid(real: str, fake: str, device: str, batch_size: int, workers: int) -> float:

@@ -209,9 +209,8 @@ def publish(
         if file.exists() and not file.is_file():  # such as /dev/stdout
             file.write_text(text)
             return
-        draft = file.with_name(
-            f"{file.name}.part"
-        )  # so that a killed benchmark leaves a whole file
+        # So that a killed benchmark leaves a whole file.
+        draft = file.with_name(f"{file.name}.part")
         draft.write_text(text)
         draft.replace(file)
 

@@ -53,9 +53,8 @@ def float16_precision_recall(
     """Return precision and recall as ADM's evaluator computes them."""
 
     def inside(centres: torch.Tensor, points: torch.Tensor) -> float:
-        radii = (
-            float16_distances(centres, centres).sort(1).values[:, k]
-        )  # the nearest is the centre itself
+        # The nearest is the centre itself.
+        radii = float16_distances(centres, centres).sort(1).values[:, k]
         return float((float16_distances(points, centres) <= radii).any(1).double().mean())
 
     return inside(real, fake), inside(fake, real)

@@ -123,12 +123,20 @@ class CleanFid:
         from cleanfid import fid
 
         own = self._extract if mode == "clean" else None
+        # Fmt: skip.
         return float(
             fid.compute_fid(
-                real, fake, mode=mode, device=_CPU, num_workers=0, use_dataparallel=False, verbose=False,
-                custom_feat_extractor=own, batch_size=8,
+                real,
+                fake,
+                mode=mode,
+                device=_CPU,
+                num_workers=0,
+                use_dataparallel=False,
+                verbose=False,
+                custom_feat_extractor=own,
+                batch_size=8,
             )
-        )  # fmt: skip
+        )
 
     @staticmethod
     def kid(real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
@@ -184,10 +192,21 @@ class TorchFidelity:
             return network
 
         with mock.patch.object(metrics, "create_feature_extractor", watched):
+            # Fmt: skip.
             found: dict[str, float] = metrics.calculate_metrics(
-                input1=fake, input2=real, fid=True, kid=True, isc=True, cuda=False, cache=False, verbose=False,
-                batch_size=1, kid_subsets=subsets, kid_subset_size=size, isc_splits=splits,
-            )  # fmt: skip
+                input1=fake,
+                input2=real,
+                fid=True,
+                kid=True,
+                isc=True,
+                cuda=False,
+                cache=False,
+                verbose=False,
+                batch_size=1,
+                kid_subsets=subsets,
+                kid_subset_size=size,
+                isc_splits=splits,
+            )
         flat = [each[:, :7].permute(0, 2, 3, 1).flatten(1) for each in maps]
         features, spatial = (torch.cat(each).double().numpy() for each in (pooled, flat))
         fakes = len(sorted_files(fake))

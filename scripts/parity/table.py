@@ -296,9 +296,8 @@ def main(
     is larger than allowed.
     """
     rows = []
-    torch.set_num_threads(
-        1
-    )  # on a busy machine, two threads that wait for each other are ten times slower
+    # On a busy machine, two threads that wait for each other are ten times slower.
+    torch.set_num_threads(1)
     with contextlib.suppress(ImportError):  # installed with scikit-learn, which prdc needs
         from threadpoolctl import threadpool_limits
 

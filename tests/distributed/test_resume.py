@@ -39,9 +39,8 @@ def test_a_kill_costs_at_most_a_part(rank_server: RankServer, tmp_path: Path) ->
     """
     make_pictures(tmp_path / "real", BATCHES, 1)
     make_pictures(tmp_path / "fake", BATCHES, 2)
-    (tmp_path / "real" / f"{BATCHES // 2:05}.png").write_bytes(
-        b"no image"
-    )  # skipped files are saved as well
+    # Skipped files are saved as well.
+    (tmp_path / "real" / f"{BATCHES // 2:05}.png").write_bytes(b"no image")
     arguments: list[object] = [
         "compute",
         "real",

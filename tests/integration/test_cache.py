@@ -218,11 +218,12 @@ def test_the_least_recently_used_entry_is_evicted_first(
     assert use(folders[0]) == 4
     size = entries(environment)[0].stat().st_size
     monkeypatch.setenv("FIDTOOL_CACHE_BYTES", str(int(2.5 * size)))
+    # Now b is the least recently used.
     assert [use(folders[1]), use(folders[0]), use(folders[2])] == [
         4,
         0,
         4,
-    ]  # now b is the least recently used
+    ]
     assert len(entries(environment)) == 2
     assert [use(folders[0]), use(folders[2])] == [0, 0]
     assert use(folders[1]) == 4

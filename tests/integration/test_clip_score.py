@@ -205,9 +205,8 @@ def test_a_skipped_image_loses_its_caption(
     assert "skipped" in found.stderr
     value = found.metrics[KEY]
     left = [np.delete(whole, number).mean() for number in range(COUNT)]
-    assert (
-        sum(np.isclose(value, left, rtol=0, atol=1e-9)) == 1
-    )  # which of these, but for the order of a sum
+    # Which of these, but for the order of a sum.
+    assert sum(np.isclose(value, left, rtol=0, atol=1e-9)) == 1
 
 
 REFUSED = [
@@ -350,9 +349,8 @@ def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict
 def test_without_weights_the_other_metrics_are_computed(
     here: Run, place: Path, captions: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HF_HUB_OFFLINE", True
-    )  # the variable is read when it is imported
+    # The variable is read when it is imported.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     arguments = (
         "--metrics",
         "fid,clip-score",

@@ -66,9 +66,8 @@ def test_a_download_is_verified_and_stored(
     assert len(requests) == 1
     assert f"downloading the Inception weights from {url}" in outcome.stderr
     assert f"verified; tensors' SHA-256 {converted_weights[1]}" in outcome.stderr
-    assert not {CONVERTED, "download.pth"} & set(
-        seen
-    )  # The final name must not exist before the download is complete.
+    # The final name must not exist before the download is complete.
+    assert not {CONVERTED, "download.pth"} & set(seen)
     assert kept(empty_cache) == [CONVERTED]
     assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
     assert digest(weights.load_weights(None, refuse).state) == converted_weights[1]

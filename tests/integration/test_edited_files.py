@@ -53,9 +53,8 @@ def test_edited_statistics(here: Run, tmp_path: Path, sets: tuple[Path, Path]) -
     for number, (name, what, arrays) in enumerate(edits_of(arrays_of(good))):
         file = save(tmp_path / f"{number}.npz", arrays)
         message = refusal(lambda: fidtool.read_statistics(file))  # noqa: B023 - it is called at once
-        if (
-            name not in HARMLESS and not message
-        ):  # it may be of another network, or without features
+        # It may be of another network, or without features.
+        if name not in HARMLESS and not message:
             message = refusal(lambda: fidtool.compute("real.npz", file, metrics=METRICS))  # noqa: B023
         if message:
             assert str(file) in message, what

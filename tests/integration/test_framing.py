@@ -181,9 +181,8 @@ def test_statistics_file_remembers(here: Run, place: Path) -> None:
     )
     statistics = fidtool.read_statistics("photos.npz")
     assert statistics.framing == Crop("adm", 48)
-    assert (
-        json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"
-    )  # in files it is text
+    # In files it is text.
+    assert json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"
     assert (statistics.config or {})["crop"] == "adm:48"
     wanted = here("compute", place / "photos-adm", place / "fake", *SMALL, "--json")
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--json")

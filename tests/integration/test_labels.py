@@ -91,9 +91,8 @@ def test_no_output_calls_another_distance_fid(
     document = here("compute", sets[0], sets[1], *flags, "--json")
     values = document.json["values"]
     assert [value["number"]["title"] for value in values.values()] == ["FD"]
-    titled = document.stdout.replace(
-        json.dumps(values, indent=2).replace("\n", "\n  "), ""
-    )  # metrics have own names
+    # Metrics have own names.
+    titled = document.stdout.replace(json.dumps(values, indent=2).replace("\n", "\n  "), "")
     for text in (outcome.stdout, outcome.stderr, titled, document.stderr):
         assert "FID" not in text
         assert not re.search(r'"fid(?!tool")', text)

@@ -84,9 +84,8 @@ def test_values_are_read_back(
             ("vae", 7),
         }
 
-    wait_until(
-        written, "the values of both runs"
-    )  # wandb's service writes its file after the run is finished
+    # Wandb's service writes its file after the run is finished.
+    wait_until(written, "the values of both runs")
 
 
 def named(*fakes: str, step: int | None = None) -> list[tuple[str, list[int | None]]]:

@@ -376,9 +376,8 @@ def test_progress_is_a_bar_on_a_terminal(
 
     real, fake, _ = sets
     reading, writing = pty.openpty()
-    fcntl.ioctl(
-        writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0)
-    )  # tqdm adapts the bar to the width
+    # Tqdm adapts the bar to the width.
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY])
     done = subprocess.run(
         command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE

@@ -213,13 +213,14 @@ def test_the_record_has_the_number_of_images_found_in_memory(sets: tuple[Path, P
 def test_statistics_files_record_their_settings(
     here: Run, sets: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    # Settings that do not affect the file.
     ways = (
         "--no-cache",
         "--timeout",
         99,
         "--checkpoint",
         "kept",
-    )  # settings that do not affect the file
+    )
     made = here(
         "stats", sets[0], "-o", "r.npz", "--extractor", TINY, "--num", 30, "--seed", 4, *ways
     )

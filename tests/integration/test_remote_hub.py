@@ -121,9 +121,8 @@ def test_a_gated_dataset_is_refused(
     arguments = ("compute", place / "real", f"hf://datasets/owner/set/{form}", *ARGUMENTS)
     run = fidtool(*arguments, "--on-error", "skip", "--max-skip", "0.9", **variables)
     assert run.status == 2
-    (error,) = [
-        line for line in run.stderr.splitlines() if line.startswith("error: ")
-    ]  # its library logs more
+    # Its library logs more.
+    (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     assert (
         f"the store returned HTTP status {403 if token else 401}: access denied: {ADVICE}" in error
     )

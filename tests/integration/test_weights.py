@@ -138,9 +138,8 @@ def test_the_official_file_has_the_same_network(
     )
     assert kept(empty_cache) == [CONVERTED]
     assert weights.classifier_on_disk(None)
-    theirs = hub.rename(
-        hub.with_name(hub.name.replace("pt_", "weights-"))
-    )  # as torch-fidelity names it
+    # As torch-fidelity names it.
+    theirs = hub.rename(hub.with_name(hub.name.replace("pt_", "weights-")))
     assert weights.hub_path() == theirs
     loaded = weights.load_weights(str(file), refuse)
     assert digest(loaded.state) == converted_weights[1]

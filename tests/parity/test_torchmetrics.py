@@ -114,9 +114,8 @@ def test_values_of_pairs_equal_those_of_torchmetrics(
     target = pictures(4, 1, side=184)
     preds = (target.int() + torch.randint(-40, 41, target.shape)).clamp(0, 255).byte()
     weights = write_backbone(tmp_path / "alexnet.pth")
-    monkeypatch.setattr(
-        lpip, "_NoTrainLpips", partial(lpip._NoTrainLpips, pnet_rand=True)
-    )  # downloads nothing
+    # Downloads nothing.
+    monkeypatch.setattr(lpip, "_NoTrainLpips", partial(lpip._NoTrainLpips, pnet_rand=True))
     lpips = theirs.LearnedPerceptualImagePatchSimilarity(normalize=True)
     tensors = torch.load(weights, weights_only=True)
     for name, parameter in lpips.net.net.named_parameters():
@@ -134,9 +133,8 @@ def test_values_of_pairs_equal_those_of_torchmetrics(
         for part in (slice(0, 3), slice(3, 4)):
             peer.update(preds[part].float() / 255, target[part].float() / 255)
             ours.update(preds[part].float() / 255, target[part].float() / 255)
-        assert float(ours.compute()) == pytest.approx(float(peer.compute()), rel=1e-5), (
-            name
-        )  # which is in float32
+        # Which is in float32.
+        assert float(ours.compute()) == pytest.approx(float(peer.compute()), rel=1e-5), name
         assert (ours.higher_is_better, ours.plot_upper_bound) == (
             peer.higher_is_better,
             peer.plot_upper_bound,

@@ -81,10 +81,11 @@ def _lines(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
         )
         yield _fill(words, "  ")
         for inner, mark in _inner(each):
+            # A pair needs no separate lines.
             if list(inner.get("properties", ())) != [
                 "real",
                 "fake",
-            ]:  # a pair needs no separate lines
+            ]:
                 yield from _lines(inner, f"{prefix}{key}{mark}.")
 
 

@@ -105,9 +105,8 @@ class Paced(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count(
-            1
-        )  # two threads share the counter, and each gets its own number
+        # Two threads share the counter, and each gets its own number.
+        self.calls = itertools.count(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         call = next(self.calls)

@@ -119,7 +119,6 @@ DDOF_0 = tuple(name for name in LAYOUTS if name.startswith("StyleGAN"))
 
 def write_layout(name: str, file: Path, rows: Rows) -> Path:
     """Writes statistics in a layout to exactly this path."""
-    LAYOUTS[name](
-        file.with_name("written.npz"), rows
-    )  # numpy.savez appends a suffix where there is none
+    # numpy.savez appends a suffix where there is none.
+    LAYOUTS[name](file.with_name("written.npz"), rows)
     return file.with_name("written.npz").rename(file)

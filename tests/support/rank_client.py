@@ -41,9 +41,8 @@ def forward_signals(server: socket.socket) -> None:
     """Forward signals to the fork from now on. An earlier signal ends both processes."""
 
     def forward(number: int, _: object) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # the fork has just exited, and its status is about to arrive
+        # The fork has just exited, and its status is about to arrive.
+        with contextlib.suppress(OSError):
             server.send(bytes([number]))
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -114,9 +114,8 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
         live_apart()
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
         ignore_silence_before(sign)
-    if (
-        "FIDTOOL_TEST_PATIENT" in os.environ
-    ):  # a rank that cannot join imports torch to report why, which can take long
+    # A rank that cannot join imports torch to report why, which can take long.
+    if "FIDTOOL_TEST_PATIENT" in os.environ:
         replace(command_line, "_TELLING_SECONDS", 600.0)
 
 
@@ -187,9 +186,8 @@ class Server:
     """Serves all connections in one thread: a fork would not have the other threads."""
 
     def __init__(self, place: str) -> None:
-        self.listening = socket.socket(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET
-        )  # preserves message boundaries
+        # Preserves message boundaries.
+        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listening.bind(f"{place}.new")
         self.listening.listen()
         os.rename(f"{place}.new", place)  # only now can clients find it

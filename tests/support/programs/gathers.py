@@ -165,9 +165,8 @@ def check_outputs(rank: int) -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        (shares,) = gather_outputs(
-            torch.full((3, 2), rank), index=range(3)
-        )  # each rank begins at 0
+        # Each rank begins at 0.
+        (shares,) = gather_outputs(torch.full((3, 2), rank), index=range(3))
     assert shares.tolist() == [[0, 0]] * 3
     assert [str(each.message).split(":")[0] for each in caught] == [
         "9 of 12 samples were left out, because other ones have the same index"

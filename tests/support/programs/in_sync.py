@@ -99,9 +99,8 @@ def check_lost(rank: int) -> None:
     ranks.exchange("transfer", {}, 10, "")
     with ranks.world("transfer") as world:
         assert world.gather(rank) == [0, 1, 2]
-        refused(
-            fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image"
-        )  # not the last to fail
+        # Not the last to fail.
+        refused(fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image")
     group._TRANSPORT_SECONDS = 2.0
     ranks._gloo = None
     ranks.exchange("transfer", {}, 10, "")

@@ -149,12 +149,13 @@ def test_habits_of_other_tools_are_named_in_words_of_fidtool() -> None:
     takes.
     """
     own = {flag for each in COMMANDS["compute"].params for flag in each.opts}
+    # Torchrun's, and those without a command.
     flags = own | {
         "--nproc-per-node",
         "-m",
         "--version",
         "--help",
-    }  # torchrun's, and those without a command
+    }
     for word, meaning in hints._HABITS.items():
         assert word not in own
         assert word not in COMMANDS

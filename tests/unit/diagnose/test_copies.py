@@ -78,9 +78,8 @@ class TestCopies:
         tolerance = np.maximum(0.75, 0.06 * contrast)
         rms = np.sqrt(((thumbs[:, None] - thumbs[None]) ** 2).mean(2))
         near = rms <= np.minimum(tolerance[:, None], tolerance[None])
-        expected = near.argmax(
-            1
-        )  # the first near image; different images are far apart, so that near ones form groups
+        # The first near image; different images are far apart, so that near ones form groups.
+        expected = near.argmax(1)
         assert near_copies(records) == expected.tolist()
 
     def test_what_two_sets_share(self) -> None:

@@ -117,7 +117,6 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(
         )
 
     read_again = measured()
-    monkeypatch.setattr(
-        exact, "_resident_bytes", lambda device: 1 << 40
-    )  # as on a GPU with enough memory
+    # As on a GPU with enough memory.
+    monkeypatch.setattr(exact, "_resident_bytes", lambda device: 1 << 40)
     assert measured() == read_again

@@ -105,7 +105,6 @@ def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
     e = float(y[7, 0] - x[7, 0])
     expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
     ours = cmmd(x, y, FeatureSettings(24))
-    assert ours == pytest.approx(
-        expected, rel=1e-4
-    )  # the terms of other pairs cancel up to 2e-5 (measured)
+    # The terms of other pairs cancel up to 2e-5 (measured).
+    assert ours == pytest.approx(expected, rel=1e-4)
     assert cmmd(x, x, FeatureSettings(24)) < 1e-6 * expected

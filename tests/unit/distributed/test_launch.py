@@ -10,9 +10,8 @@ MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 def test_alone() -> None:
     assert discover({}) == Launch()
-    assert (
-        discover({"SLURM_JOB_ID": "5", "SLURM_NTASKS": "8"}) == Launch()
-    )  # inside salloc, without srun
+    # Inside salloc, without srun.
+    assert discover({"SLURM_JOB_ID": "5", "SLURM_NTASKS": "8"}) == Launch()
 
 
 def test_torchrun_takes_precedence_inside_a_slurm_job() -> None:

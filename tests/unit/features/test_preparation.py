@@ -62,9 +62,8 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
     rounding.
     """
     rng = np.random.RandomState(0)
-    pixels = torch.from_numpy(
-        rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8)
-    )  # no value is clamped
+    # No value is clamped.
+    pixels = torch.from_numpy(rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8))
     weights = torch.from_numpy(rng.standard_normal((1, 3, 30, 30)).astype(np.float32))
     gradients = []
     for each in (method, f"{method.removeprefix('pillow-')}-antialias"):

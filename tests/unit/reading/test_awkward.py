@@ -135,9 +135,8 @@ def test_the_first_frame_is_used_and_the_others_are_reported(kind: str) -> None:
     np.testing.assert_array_equal(
         found.pixels, np.asarray(Image.open(io.BytesIO(ANIMATIONS[kind])).convert("RGB"))
     )
-    assert found.properties.animated == (
-        kind != "MPO"
-    )  # its further frames are a camera's previews
+    # Its further frames are a camera's previews.
+    assert found.properties.animated == (kind != "MPO")
 
 
 def turned(orientation: object, kind: str, **options: Any) -> bytes:

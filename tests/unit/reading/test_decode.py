@@ -166,9 +166,8 @@ def test_the_default_limit_is_pillows(pillows_limit: int) -> None:
         DecodeError, match="it has 4294967296 pixels, more than the limit of 178956970 "
     ):
         decode(claim(65536, 65536))
-    with pytest.raises(
-        DecodeError, match="truncated"
-    ):  # within fidtool's limit, but above Pillow's lowered one
+    # Within fidtool's limit, but above Pillow's lowered one.
+    with pytest.raises(DecodeError, match="truncated"):
         decode(claim(1000, 1000))
 
 

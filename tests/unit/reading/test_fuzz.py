@@ -47,9 +47,8 @@ def seeds() -> dict[str, bytes]:
         for kind in ("group3", "group4")
     }
     Image.init()
-    others = {"TGA", "ICO", "ICNS", "PCX", "SGI", "DDS", "QOI"} & set(
-        Image.SAVE
-    )  # not in all versions
+    # Not in all versions.
+    others = {"TGA", "ICO", "ICNS", "PCX", "SGI", "DDS", "QOI"} & set(Image.SAVE)
     made |= {kind: encoded(photo, kind) for kind in others}
     made |= {
         f"moving {kind}": encoded(photo, kind, **frames) for kind in ("PNG", "WEBP", "TIFF", "MPO")

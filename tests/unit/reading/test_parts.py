@@ -65,9 +65,8 @@ def test_photos_of_12_megapixels_in_flight(
             decoded.value += PHOTO_BYTES
         return photo()
 
-    monkeypatch.setattr(
-        loader, "decode_content", counted
-    )  # workers are forks, so it applies to them
+    # Workers are forks, so it applies to them.
+    monkeypatch.setattr(loader, "decode_content", counted)
     count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 

@@ -82,9 +82,8 @@ def test_a_path_with_two_crops_or_samples_is_two_sets(
 def test_needs_follow_from_roles_and_metrics(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        fidtool.InceptionScore, "obtain", lambda *_: None
-    )  # as where its weights are
+    # As where its weights are.
+    monkeypatch.setattr(fidtool.InceptionScore, "obtain", lambda *_: None)
     plan, _ = planned(*folders, metrics=["fid", fidtool.InceptionScore(splits=2)])
     assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
     plan, _ = planned(*folders, metrics="kid")

@@ -137,9 +137,8 @@ def test_new_statistics_equal_the_old_ones(place: Path) -> None:
                 each["run"]["json"]["skipped"] = file
         if name != "bare.npz":  # newer than the old files
             arithmetic = new["run"]["json"]["arithmetic"]
-            (probe,) = (
-                each for each in arithmetic if each.endswith("_probe")
-            )  # of the network, not of its place
+            # Of the network, not of its place.
+            (probe,) = (each for each in arithmetic if each.endswith("_probe"))
             arithmetic["probe"] = arithmetic.pop(probe)
             assert [
                 new["run"]["json"]["traits"].pop(trait) for trait in ("bands", "most_bands")

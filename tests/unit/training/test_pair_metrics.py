@@ -238,9 +238,8 @@ def test_each_index_counts_once() -> None:
         metric.update(preds[:0], target[:0])
         assert values(metric) == values(wanted)
     metric.update(preds[:1], target[3:4], index=[2])
-    with pytest.warns(
-        fidtool.FidtoolWarning, match="^1 pairs were left out"
-    ):  # the one that was added later
+    # The one that was added later.
+    with pytest.warns(fidtool.FidtoolWarning, match="^1 pairs were left out"):
         assert values(metric) == values(wanted)
     assert metric.result is not None
     assert metric.result.fake == 5

@@ -202,9 +202,8 @@ def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
             made_there.update(kept[0], real=True)
     finally:
         torch.set_default_device(None)
-        if torch.__version__.startswith(
-            "2.4."
-        ):  # torch 2.4 leaves a None, on which torch.get_default_device fails
+        # Torch 2.4 leaves a None, on which torch.get_default_device fails.
+        if torch.__version__.startswith("2.4."):
             del torch._GLOBAL_DEVICE_CONTEXT.device_context
     made_there.to_empty(device="cpu")
     fill(made_there)

@@ -20,7 +20,7 @@ from fidtool.run.check import check_sets
 from fidtool.run.evaluate import evaluate, measure_statistics
 from fidtool.settings.record import origin_of
 from fidtool.settings.settings import CheckSettings, Settings, StatisticsSettings, with_arguments_of
-from fidtool.sources.memory import Images, several
+from fidtool.sources.memory import Images, split_sets
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.console import Console
 
@@ -93,7 +93,7 @@ def compute(
         fidtool.RunError: if the run failed.
         fidtool.StoppedError: if another rank received a signal to stop.
     """
-    fakes = several(fake, Statistics)
+    fakes = split_sets(fake, Statistics)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
     sources = [(real, "real"), *((each, "fake") for each in fakes)]

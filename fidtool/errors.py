@@ -1,7 +1,7 @@
 """Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit
 status.
 
-Messages name settings through `option`. `rendered` writes them where the message is read: as flags
+Messages name settings through `option`. `render` writes them where the message is read: as flags
 on the command line, as arguments in Python, and without the secrets that URLs may have. A message
 is one line; the command line prints it without a traceback.
 """
@@ -74,7 +74,7 @@ _MOST_NAMED = 6
 
 
 def option(setting: SettingName, value: object = None) -> str:
-    """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or
+    """Return a setting as a part of a message, which `render` replaces by ``--on-error skip`` or
     ``on_error='skip'``.
 
     ``value`` None names the setting only; ``...`` is a placeholder for any value.
@@ -118,7 +118,7 @@ def as_argument(setting: str | MetricSetting, value: object = None) -> str:
     return f"{argument} of {setting.kind}(...)" if value is None else f"{setting.kind}({argument})"
 
 
-def rendered(text: str, spelling: Spelling = as_argument) -> str:
+def render(text: str, spelling: Spelling = as_argument) -> str:
     """Return a message as the user reads it: settings as flags or arguments, and no secrets in
     URLs.
     """
@@ -132,7 +132,7 @@ def rendered(text: str, spelling: Spelling = as_argument) -> str:
             # An object that a program passed, or a file whose name has these characters.
             return spelling(setting, mark[2])
 
-    return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
+    return redact(_OPTION.sub(spelled, text) if "\x01" in text else text)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator
         raise
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in
     it.
 
@@ -166,10 +166,10 @@ def _without_secrets(url: re.Match[str]) -> str:
 
 
 def without_secrets(value: T) -> T:
-    """Returns a JSON value with all its strings `redacted`, including keys. Tuples become lists."""
+    """Returns a JSON value with all its strings redacted, including keys. Tuples become lists."""
     cleaned: Any = value
     if isinstance(value, str):
-        cleaned = redacted(value)
+        cleaned = redact(value)
     elif isinstance(value, Mapping):
         cleaned = {without_secrets(key): without_secrets(item) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
@@ -257,12 +257,12 @@ class FidtoolError(Exception):
     @property
     def problem(self) -> str:
         """What is wrong, and where."""
-        return rendered(self.stated)
+        return render(self.stated)
 
     @property
     def remedies(self) -> tuple[str, ...]:
         """Ways to fix it."""
-        return tuple(map(rendered, self.args[1:]))
+        return tuple(map(render, self.args[1:]))
 
     @property
     def text(self) -> str:
@@ -277,7 +277,7 @@ class FidtoolError(Exception):
         return f"{message}{self.location or ''}{self.note}"
 
     def __str__(self) -> str:
-        return rendered(self.text)
+        return render(self.text)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -376,7 +376,7 @@ class ResultWarning:
     def __str__(self) -> str:
         return self.message
 
-    def shown(self, show: Callable[[str], str] = rendered) -> ResultWarning:
+    def shown(self, show: Callable[[str], str] = render) -> ResultWarning:
         """Return the warning as the user reads it."""
         return replace(self, set=show(self.set), text=show(self.text), detail=show(self.detail))
 
@@ -386,7 +386,7 @@ def worst_first(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
     return sorted(dict.fromkeys(warnings), key=lambda warning: SEVERITIES.index(warning.severity))
 
 
-def merged(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
+def merge_warnings(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
     """Return warnings, the worst first: one that is the same for several sets names them all."""
     sets: dict[ResultWarning, dict[str, None]] = {}
     for warning in warnings:
@@ -416,7 +416,7 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
             break
         level += 1
         frame = frame.f_back
-    warnings.warn(rendered(message), category, stacklevel=level)
+    warnings.warn(render(message), category, stacklevel=level)
 
 
 @contextlib.contextmanager

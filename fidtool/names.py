@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from os.path import splitext
 
-from fidtool.errors import redacted, rendered
+from fidtool.errors import redact, render
 
 # Control characters, line separators, changes of the writing direction, lone surrogates (with which
 # Python represents bytes that are not UTF-8), and code points that are not characters.
@@ -25,7 +25,7 @@ _ODD = re.compile(
 _NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: ``1 image``, ``2 images``. ``plural`` replaces the noun with
     an s.
     """
@@ -55,7 +55,7 @@ def or_none(value: object) -> str:
     return "none" if value is None else f"{value}"
 
 
-def folded(name: str) -> str:
+def fold(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces, for lookups."""
     return re.sub(r"[-_\s]", "", name).lower()
 
@@ -68,8 +68,8 @@ def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]
 
     by_fold: dict[str, str] = {}
     for known_name in known:
-        by_fold.setdefault(folded(known_name), known_name)
-    typed = folded(name)
+        by_fold.setdefault(fold(known_name), known_name)
+    typed = fold(name)
     matches = [fold for fold in by_fold if typed and fold.startswith(typed)]
     matches.sort(key=len)
     if not matches:
@@ -99,7 +99,7 @@ def suggestion(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
+def describe_unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
     """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose
     from fid, kid``.
     """
@@ -112,19 +112,19 @@ def legible(text: str) -> str:
     """Return ``text`` as one line of valid UTF-8: control characters escaped as ``\\n``, others
     replaced by U+FFFD.
 
-    Secrets in URLs are removed, see `fidtool.errors.redacted`.
+    Secrets in URLs are removed, see `fidtool.errors.redact`.
     """
 
     def escape(match: re.Match[str]) -> str:
         character = match[0]
         return ascii(character)[1:-1] if character < "\x80" else "\ufffd"
 
-    return _ODD.sub(escape, rendered(text))
+    return _ODD.sub(escape, render(text))
 
 
-def shortened(text: str, longest: int = 160) -> str:
+def shorten(text: str, longest: int = 160) -> str:
     """Return ``text`` with its middle cut out if it has more than ``longest`` characters."""
-    text = redacted(text)  # before it is cut: a part of a URL is not recognised as one
+    text = redact(text)  # before it is cut: a part of a URL is not recognised as one
     if len(text) <= longest:
         return text
     tail = (longest - 1) * 2 // 3
@@ -135,7 +135,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     """Return each path without the folders that all share; the whole paths if two would be
     equal.
     """
-    paths = [redacted(path) for path in paths]
+    paths = [redact(path) for path in paths]
     levels = zip(*(path.rstrip("/").split("/") for path in paths), strict=False)
     common = len([*itertools.takewhile(lambda level: len(set(level)) == 1, levels)])
     names = []

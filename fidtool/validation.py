@@ -73,7 +73,7 @@ class Setting:
 
     Attributes:
         default: the default, which is immutable.
-        name: the field's name, which `declared` adds, with the next two.
+        name: the field's name, which `declared_settings` adds, with the next two.
         kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for
             strings, of which one can be passed alone; ``object`` for any other type, which the
             class must check itself.
@@ -144,7 +144,7 @@ class Setting:
             return f"from {self.least:.10g} to {self.most:.10g}"
         return f"at least {self.least:.10g}" if self.least > -inf else ""
 
-    def checked(self, value: Any, named: str = "") -> Any:
+    def check(self, value: Any, named: str = "") -> Any:
         """Return the value as a plain Python type that JSON can hold. Errors call it ``named``."""
         if value is None and self.optional:
             return None
@@ -159,8 +159,8 @@ class Setting:
             f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name
         )
 
-    def parsed(self, value: Any) -> Any:
-        """Convert a string to the setting's type; return any other value, and what `checked`
+    def parse(self, value: Any) -> Any:
+        """Convert a string to the setting's type; return any other value, and what `check`
         refuses, unchanged.
         """
         if not isinstance(value, str):
@@ -217,7 +217,7 @@ def _plain(value: Any, kind: type) -> Any:
 _declared: dict[type, Mapping[str, Setting]] = {}
 
 
-def declared(kind: type) -> Mapping[str, Setting]:
+def declared_settings(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order, with what follows from the types
     of their fields.
     """
@@ -265,8 +265,8 @@ class Validated:
     """Base class of dataclasses that check their settings when an object is made."""
 
     def __post_init__(self) -> None:
-        for name, setting in declared(type(self)).items():
-            value = setting.checked(getattr(self, name))
+        for name, setting in declared_settings(type(self)).items():
+            value = setting.check(getattr(self, name))
             if setting.convert is not None and not (value is None and setting.optional):
                 value = setting.convert(value)
             object.__setattr__(self, name, value)

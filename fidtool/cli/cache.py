@@ -11,7 +11,7 @@ import click
 from fidtool.cli.options import JSON, OnceCommand
 from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
-from fidtool.names import counted, legible
+from fidtool.names import format_count, legible
 from fidtool.system.cache_dir import byte_limit, cache_dir
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _deleted(entries: Sequence[Entry]) -> str:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
     sweep()
     delete_copies()
-    return f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
+    return f"deleted {format_count(len(entries), 'entry', 'entries')} from {cache_dir()}"
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[Entry]) -> Iterator[str]:
-    count = counted(len(entries), "entry", "entries")
+    count = format_count(len(entries), "entry", "entries")
     total = sum(entry.size for entry in entries) / 2**20
     limit = byte_limit("FIDTOOL_CACHE_BYTES") / 2**20
     yield f"{cache_dir()}: {count}, {total:.1f} of {limit:.0f} MiB"

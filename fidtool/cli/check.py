@@ -10,8 +10,8 @@ import click
 from fidtool.cli.options import QUIET, Command, option
 from fidtool.cli.output import check_early, console_of, document, note, print_lines
 from fidtool.distributed.launch import discover
-from fidtool.errors import InputError, redacted
-from fidtool.names import counted, legible
+from fidtool.errors import InputError, redact
+from fidtool.names import format_count, legible
 from fidtool.settings.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _EXAMPLES = (
@@ -97,13 +97,13 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> None:
     if settings.num is not None:
         source = source.draw(settings.sampling())
     count = len(source)
-    files = (redacted(source.file(index)) for index in range(count))
+    files = (redact(source.file(index)) for index in range(count))
     found = len(source.stored)
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
         text = document(
-            source=redacted(source.path),
+            source=redact(source.path),
             kind=source.kind,
             count=count,
             found=found,
@@ -114,7 +114,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> None:
         print_lines([text])
         return
     if not quiet:
-        number = counted(found, "image")
+        number = format_count(found, "image")
         if count != found:
             number = f"{count} of {number}"
         access = "sequentially" if in_order else "in any order"

@@ -21,7 +21,7 @@ from fidtool.names import closest, legible
 from fidtool.settings.settings import ALL_SETTINGS, Settings
 from fidtool.system.local_files import read_file
 from fidtool.system.user_code import is_code_spec
-from fidtool.validation import Setting, declared
+from fidtool.validation import Setting, declared_settings
 
 _NAME = "pyproject.toml"
 _SECTION = "[tool.fidtool]"
@@ -35,7 +35,7 @@ _KNOWN["heldout"] = replace(_KNOWN["heldout"], kind=str)  # a path; in Python al
 
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a command by name, whose class of settings this is."""
-    settings = {name: setting for name, setting in declared(kind).items() if setting.group}
+    settings = {name: setting for name, setting in declared_settings(kind).items() if setting.group}
     if "metrics" in settings:
         for key, (metric, setting) in METRIC_SETTINGS.items():
             # A statistics file depends on those of a metric with a network of its own.
@@ -142,7 +142,7 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
             raise InputError(f"{place} is not a setting:", remedy)
         if name in settings:
             raise InputError(f"{place} is set twice")
-        settings[name] = _KNOWN[name].checked(value, place)
+        settings[name] = _KNOWN[name].check(value, place)
         if name == "extractor":
             with about(place):
                 # A table may have the settings of each network.

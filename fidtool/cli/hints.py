@@ -12,7 +12,7 @@ from shlex import quote
 import click
 
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.names import legible, shortened
+from fidtool.names import legible, shorten
 from fidtool.sources.kinds import is_reference
 
 # What to write in place of the commands and flags of other tools.
@@ -31,7 +31,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         close = error.possibilities or []
         message = f"No such option '{wrong}'"  # click's words depend on its version
     elif is_command:
-        message = shortened(error.format_message().rstrip("."))
+        message = shorten(error.format_message().rstrip("."))
         return message + _instead(name, error.message, arguments[1:])
     else:
         wrong = name

@@ -26,7 +26,7 @@ from fidtool.cli.output import (
     paragraph,
     shown,
 )
-from fidtool.errors import InputError, redacted
+from fidtool.errors import InputError, redact
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     INCEPTION_INPUT_SIZE,
@@ -34,13 +34,13 @@ from fidtool.features.protocol import (
     PROTOCOLS,
 )
 from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import BUILT_IN, metric_named
-from fidtool.names import closest, counted, folded, unknown
-from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, named_reference
+from fidtool.metrics.registry import BUILT_IN, find_metric
+from fidtool.names import closest, describe_unknown, fold, format_count
+from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, find_reference
 from fidtool.references.files import PublishedFile, fetch, folder, published_files
-from fidtool.settings.presets import PRESETS, Preset, preset_named
+from fidtool.settings.presets import PRESETS, Preset, find_preset
 from fidtool.system.download import megabytes
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 
 _PAGES = files("fidtool") / "guide"
 # The topics of the guide and their descriptions, from its index.
@@ -60,7 +60,7 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
 
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
-    chosen = [metric_named(name).metric for name in names or BUILT_IN]
+    chosen = [find_metric(name).metric for name in names or BUILT_IN]
     if as_json:
         yield document(metrics=[_described(metric) for metric in chosen])
         return
@@ -89,7 +89,7 @@ def _described(metric: Metric) -> dict[str, Any]:
         ],
         "settings": [
             {"name": name, "default": getattr(metric, name), "help": setting.described}
-            for name, setting in declared(type(metric)).items()
+            for name, setting in declared_settings(type(metric)).items()
         ],
     }
 
@@ -101,7 +101,7 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable
     value needs.
     """
-    chosen = [preset_named(name) for name in names or PRESETS]
+    chosen = [find_preset(name) for name in names or PRESETS]
     if as_json:
         yield document(presets=chosen)
         return
@@ -170,7 +170,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         begun = [known for known in _TOPICS if known.startswith(name)]
         if len(begun) != 1:
             close = begun or closest(name, _TOPICS)
-            raise InputError(unknown("topic", topic, close, ", ".join(_TOPICS)))
+            raise InputError(describe_unknown("topic", topic, close, ", ".join(_TOPICS)))
         name = begun[0]
     text = (_PAGES / f"{name}.md").read_text("utf-8").rstrip()
     if on_terminal():
@@ -210,7 +210,7 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
         else:
             state = "not there"
         used = used or state != "not there"
-        yield f"{state:14}{label:18}{redacted(str(place.note or place.path))}"
+        yield f"{state:14}{label:18}{redact(str(place.note or place.path))}"
         if verifies and place.path and place.there:
             try:
                 verdict = inception.verify(place.path)
@@ -249,10 +249,10 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
     chosen = {}
     has_project = False
     for name in names:
-        project = folded(name.rstrip(":"))
-        members = [known for known in REFERENCES.values() if folded(known.project) == project]
+        project = fold(name.rstrip(":"))
+        members = [known for known in REFERENCES.values() if fold(known.project) == project]
         has_project = has_project or bool(members)
-        for reference in members or [named_reference(name)[0]]:
+        for reference in members or [find_reference(name)[0]]:
             chosen[reference.name] = reference
     references = [*(chosen or REFERENCES).values()]
     if as_json:
@@ -265,7 +265,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
 
 
 def _download(name: str) -> Iterator[str]:
-    reference, array = named_reference(name)
+    reference, array = find_reference(name)
     arrays = {*reference.statistics, array} - {""}
     if array == FEATURES:
         arrays = {FEATURES}
@@ -307,7 +307,7 @@ def _table(references: Sequence[Reference]) -> list[str]:
             )
         )
     total = megabytes(sum(file.size for file in cached))
-    return [f"{folder()}: {counted(len(cached), 'file')}, {total}", *columns(rows)]
+    return [f"{folder()}: {format_count(len(cached), 'file')}, {total}", *columns(rows)]
 
 
 def _size(reference: Reference) -> str:

@@ -99,7 +99,7 @@ class Command(click.Command):
             return super().invoke(ctx)
         typed = {}
         for name, setting in self.fields.items():
-            value = setting.parsed(ctx.params.pop(name))
+            value = setting.parse(ctx.params.pop(name))
             if ctx.get_parameter_source(name) == TYPED:
                 typed[name] = value
         path = ctx.params.pop("config")

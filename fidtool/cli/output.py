@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from fidtool.distributed.launch import discover
-from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, rendered
+from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, render
 from fidtool.names import legible
 from fidtool.system.cache_dir import (
     atomic_write,
@@ -31,7 +31,7 @@ from fidtool.system.local_files import READ_SECONDS, in_time
 
 def shown(text: str) -> str:
     """Return a message as the command line prints it: with flags, and without secrets in URLs."""
-    return rendered(text, as_flag)
+    return render(text, as_flag)
 
 
 def as_flag(setting: str | MetricSetting, value: object = None) -> str:

@@ -76,7 +76,7 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
     one of each. With the error bars of both (--uncertainty), a FAKE is worse or better if the 95 %
     interval of the difference excludes 0.
     """
-    from fidtool.result.changes import changes_of, lines_of
+    from fidtool.result.changes import changes_of, difference_lines
     from fidtool.result.evaluation import read_evaluation
 
     changes = changes_of(read_evaluation(before), read_evaluation(after))
@@ -95,7 +95,9 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
             lines.append(f"  and {len(classes) - _MOST_CLASSES} more, see --json")
         if not change.besides:
             lines.append("  no difference in settings, protocol, sets and environment")
-        lines += [f"  {line}" for line in lines_of(change.besides) if line not in change.reason]
+        lines += [
+            f"  {line}" for line in difference_lines(change.besides) if line not in change.reason
+        ]
     yield from map(legible, lines)
 
 
@@ -219,7 +221,7 @@ def table(
     results have other REALs, precisions or crops, the table says so and marks none as best; with
     other settings of a metric, none of that metric.
     """
-    from fidtool.report.tables import doubts_about, joined, lines_in, narrowed
+    from fidtool.report.tables import doubts_about, join_files, lines_in, select_columns
     from fidtool.result.evaluation import read_evaluation
 
     for name in outputs:
@@ -227,9 +229,9 @@ def table(
     forms = dict(map(result_file, outputs))
     saved = {name: read_evaluation(name) for name in results}
     if columns is not None:
-        saved = narrowed(saved, columns.split(","))
+        saved = select_columns(saved, columns.split(","))
     lines = lines_in(form, saved)
-    warnings = [str(alert) for alert in joined(saved).alerts if alert.severity == "high"]
+    warnings = [str(alert) for alert in join_files(saved).alerts if alert.severity == "high"]
     if form == "csv":  # the other formats have them
         warnings = [*doubts_about(saved)[1], *warnings]
     for warning in warnings:

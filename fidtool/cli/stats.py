@@ -11,7 +11,7 @@ import click
 from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
 from fidtool.cli.output import as_flag, check_early, console_of, output_file
 from fidtool.errors import InputError, RunError
-from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
+from fidtool.features.protocol import WRITTEN_LAYOUTS, find_protocol
 from fidtool.settings.settings import OUTPUT, Settings, StatisticsSettings
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _write(
 
 def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
-    protocol: Any = protocol_named(layout).name
+    protocol: Any = find_protocol(layout).name
     network = settings.network
     differing = {
         "preset" if settings.preset else "protocol": network.protocol not in (None, protocol),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.names import counted, shortened
+from fidtool.names import format_count, shorten
 
 # Probability of a warning about classes that are drawn at random.
 _CHANCE = 1e-4
@@ -31,8 +31,8 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     chances = numbers[:, 0] * np.log(images[0] / images.sum())
     missing = np.flatnonzero((numbers[:, 1] == 0) & (chances < np.log(_CHANCE / len(names))))
     if len(missing):
-        lacking = shortened(", ".join(names[place] for place in missing))
-        number = counted(len(missing), "class", "classes")
+        lacking = shorten(", ".join(names[place] for place in missing))
+        number = format_count(len(missing), "class", "classes")
         return [f"it has no images of {number} of REAL: {lacking}"]
     shares = numbers / images
     apart = np.abs(shares[:, 0] - shares[:, 1])

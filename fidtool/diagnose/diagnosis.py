@@ -38,7 +38,7 @@ from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
 from fidtool.errors import ResultWarning, Severity, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
-from fidtool.names import counted, or_none
+from fidtool.names import format_count, or_none
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -201,7 +201,7 @@ class Diagnosis:
         return tuple(finding for finding in self.findings if finding.set == about)
 
 
-def diagnosis_of(
+def diagnose(
     real: SetInspection | None,
     fake: SetInspection | None,
     gate: float | None = None,
@@ -317,7 +317,7 @@ class Health:
         kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
-        return f"{self.path}: {counted(self.images, 'image')}, {'; '.join(kinds)}"
+        return f"{self.path}: {format_count(self.images, 'image')}, {'; '.join(kinds)}"
 
 
 def kinds_of(counts: dict[str, int], unit: str = "") -> str:
@@ -373,7 +373,7 @@ class Checkup:
         compared = [finding for finding in self.between if finding.code != NOT_COMPARED]
         number = len(self.images.findings) + len(compared)
         if self.strict and number:
-            return f"gate missed: {counted(number, 'finding')}"
+            return f"gate missed: {format_count(number, 'finding')}"
         return "done"
 
     def to_dict(self) -> dict[str, Any]:
@@ -382,7 +382,7 @@ class Checkup:
         return without_secrets({"schema": CHECKUP_SCHEMA, **fields_of(self), "exit": outcome})
 
 
-def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
+def describe_set(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
     """Describes a set of at least one image, with the ``findings`` about it."""
     records = inspection.pictures.records
     measures = Measures(records)
@@ -464,7 +464,7 @@ def _set_warnings(
             yield ResultWarning(name, text)
     skipped = statistics.skipped
     if skipped:
-        files = counted(len(skipped), "unreadable file")
+        files = format_count(len(skipped), "unreadable file")
         used = "" if count is None else f"; {count} images were used"
         yield ResultWarning(name, f"{files} skipped (for example {skipped[0].file}){used}")
 
@@ -490,7 +490,7 @@ def pair_warnings(
             f"of the Fréchet distance depends on the smaller one; use equal numbers{how} with "
             f"{option('num')}"
         )
-        numbers = f"{counted(counts[1], 'image')} against {real.count}"
+        numbers = f"{format_count(counts[1], 'image')} against {real.count}"
         warnings.append(ResultWarning(fake_name, text, "medium", numbers))
     return [*warnings, *_arithmetic_warnings(real, fake_name, fake)]
 

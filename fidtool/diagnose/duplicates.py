@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import Severity
-from fidtool.names import counted, in_natural_order
+from fidtool.names import format_count, in_natural_order
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 
 # Thumbnails are near duplicates up to this root mean square difference, as a share of their
@@ -396,7 +396,7 @@ def duplicates_text(duplicates: Duplicates) -> str:
         repeated = duplicates.unique - duplicates.multiplicities.get(1, 0)
         described += f", {repeated} of them repeated"
     else:
-        apart = counted(pattern.stride, "file")
+        apart = format_count(pattern.stride, "file")
         described += f", mostly {pattern.multiplicity} times each, {apart} apart"
     return (
         f"{duplicates.copies} of {duplicates.images} images ({duplicates.share:.0%}) are {named} "

@@ -12,7 +12,7 @@ import numpy as np
 
 from fidtool.diagnose.measures import Flags, Measures
 from fidtool.errors import SEVERITIES, Severity, option
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.reading.records import FLAGS, NOISE, ImageRecords
 from fidtool.sources.contents import BadFile
 
@@ -149,7 +149,7 @@ def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
     """Returns the finding about the files of a set that cannot be read, if there are any."""
     if not files:
         return []
-    number = counted(len(files), "file")
+    number = format_count(len(files), "file")
     message = (
         f"{number} cannot be read (for example: {files[0].reason}): fix or remove unreadable files"
     )
@@ -179,7 +179,7 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
         "range is right",
     }
     return {
-        name: f"{counted(counts[name], 'image')} {text}"
+        name: f"{format_count(counts[name], 'image')} {text}"
         for name, text in texts.items()
         if counts[name]
     }

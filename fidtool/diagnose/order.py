@@ -34,7 +34,7 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     """Returns a finding if many images of FAKE belong to another image of REAL than their partner,
     in the same row.
     """
-    images, partners = misplaced(real.records["thumb"], fake.records["thumb"])
+    images, partners = find_misplaced(real.records["thumb"], fake.records["thumb"])
     if not len(images):
         return []
     first = int(images[0])
@@ -50,7 +50,9 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     return [Finding(OTHER_ORDER, "high", len(images), file, message, "pair")]
 
 
-def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_misplaced(
+    real: Thumbnails, fake: Thumbnails
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns which of the first `SAMPLE` images of FAKE belong to another image of REAL, and to
     which.
 

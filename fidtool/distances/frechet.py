@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fidtool.distances.exact import Features, FeatureSettings, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.statistics.set_statistics import Gaussian, checked_moments
+from fidtool.statistics.set_statistics import Gaussian, check_moments
 
 # Relative error of the distance up to which the faster computation with eigenvalues is used.
 _ENOUGH = 1e-10
@@ -80,7 +80,7 @@ def frechet_distance(
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
     try:
-        mean, cov = checked_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
+        mean, cov = check_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
     except ValueError as error:
         raise InputError(f"the {which} Gaussian cannot be used: {error}") from None
     # torch warns of arrays that are read-only.

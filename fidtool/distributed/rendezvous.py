@@ -228,7 +228,7 @@ class GroupRendezvous:
         entries = zip(self._ranks, decision.entries, strict=True)
         missing = [rank for rank, entry in entries if entry is None]
         if missing:
-            absent = f"{listed_ranks(missing)} of {len(self._ranks)}"
+            absent = f"{list_ranks(missing)} of {len(self._ranks)}"
             if decision.by != self._group_rank:
                 absent += f" (reported by rank {self._ranks[decision.by]})"
             raise AbsentRanksError(
@@ -280,7 +280,7 @@ class GroupRendezvous:
         for rank, entry in zip(self._ranks, entries, strict=True):
             by_purpose.setdefault(entry["purpose"], []).append(rank)
         if len(by_purpose) > 1:
-            parts = [f"{listed_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
+            parts = [f"{list_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
             if any(" of metric " in purpose for purpose in by_purpose):
                 advice += (
@@ -292,7 +292,7 @@ class GroupRendezvous:
             )
 
 
-def listed_ranks(ranks: Sequence[int]) -> str:
+def list_ranks(ranks: Sequence[int]) -> str:
     """The numbers of some ranks for a message: ``rank 3``, or ``ranks 0, 1 and 2 others``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

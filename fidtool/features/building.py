@@ -16,13 +16,13 @@ from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models import user_networks
 from fidtool.features.models.families import NetworkChoice, no_protocol
-from fidtool.features.network import Network, Say, State, digest_of, frozen
+from fidtool.features.network import Network, Say, State, digest_of, freeze
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
     FEATURES,
     Definition,
-    protocol_named,
+    find_protocol,
 )
 from fidtool.features.resize import Preparation
 
@@ -75,7 +75,7 @@ def custom_extractor(
             else:
                 network, name = user_networks.build(choice)
         asked = None if choice.published else choice.protocol
-        standard = protocol_named(asked or usual or DEFAULT_PROTOCOL)
+        standard = find_protocol(asked or usual or DEFAULT_PROTOCOL)
         preparation = network.preparation
         ddof = 1
         if preparation is None:
@@ -85,7 +85,7 @@ def custom_extractor(
             transform = f" ({preparation.describe(network.input_size)})"
             raise no_protocol(choice, standard.name, transform)
         step = choice.feature_step
-        module = frozen(network.module)
+        module = freeze(network.module)
         definition = Definition(
             extractor=name,
             weights_sha256=digest_of(module.state_dict()),

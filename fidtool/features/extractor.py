@@ -19,7 +19,7 @@ from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import ImageTensors, Preparation, network_input, resize
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
 
 Item = TypeVar("Item")
@@ -158,8 +158,8 @@ class Extractor:
         shape = tuple(output.shape) if is_tensor else type(output).__name__
         if shape != (count, definition.dims or shape[-1]):
             raise RunError(
-                f"{definition.extractor} returned {shape} for {counted(count, 'image')}; it should "
-                f"return {wanted}"
+                f"{definition.extractor} returned {shape} for {format_count(count, 'image')}; it "
+                f"should return {wanted}"
             )
         if output.is_complex():
             raise RunError(
@@ -182,7 +182,7 @@ class Extractor:
             raise
         except (Exception, SystemExit) as error:
             problem = (
-                f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: "
+                f"{self.definition.extractor} failed on a batch of {format_count(count, 'image')}: "
                 f"{in_short(error)}"
             )
             kind = RunError if self._standard else ProgramError

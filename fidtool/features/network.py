@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
+from fidtool.errors import InputError, RunError, in_short, message_of, option, redact
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
-from fidtool.names import shortened
-from fidtool.sources.contents import Files, head_of
+from fidtool.names import shorten
+from fidtool.sources.contents import Files, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
@@ -147,7 +147,7 @@ class _TorchScript(nn.Module):
         return output
 
 
-def frozen(module: nn.Module) -> nn.Module:
+def freeze(module: nn.Module) -> nn.Module:
     """Puts a module into evaluation mode without gradients, and returns what is to be run."""
     for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
         parameter.requires_grad_(False)
@@ -201,7 +201,7 @@ def read_tensors(path: Path) -> StateDict:
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
-    refuse_foreign(f"the weights file {path}", head_of(Files([str(path)])))
+    refuse_foreign(f"the weights file {path}", read_head(Files([str(path)])))
     reason = in_short(error)
     if isinstance(error, pickle.UnpicklingError):  # torch's own message: read it unsafely
         reason = "it was not written by torch.save, or contains more than tensors"
@@ -231,7 +231,7 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> It
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = shortened(message_of(error), 200)
+        reason = shorten(message_of(error), 200)
         ways = [
             f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
             f"set {mirror}",
@@ -275,8 +275,7 @@ def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
     found = sha256_of(handle) if expected else ""
     if not found.startswith(expected):
         raise ValueError(
-            f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file "
-            f"{expected[:12]}…"
+            f"{redact(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…"
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fidtool.errors import InputError, option
-from fidtool.names import closest, folded, unknown
+from fidtool.names import closest, describe_unknown, fold
 
 if TYPE_CHECKING:
     from fidtool.features.resize import Framing, Resize
@@ -52,7 +52,7 @@ class Protocol(NamedTuple):
 ProtocolName = Literal[
     "pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"
 ]
-"""The names of the protocols that the help lists, for type checkers. `protocol_named` understands
+"""The names of the protocols that the help lists, for type checkers. `find_protocol` understands
 others as well.
 """
 NAMED_PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
@@ -176,22 +176,23 @@ _ALL_NAMES = {
     for protocol in PROTOCOLS.values()
     for name in (protocol.name, *protocol.other_names, *protocol.understood)
 }
-_BY_FOLDED_NAME = {folded(name): protocol for name, protocol in _ALL_NAMES.items()}
+_BY_FOLDED_NAME = {fold(name): protocol for name, protocol in _ALL_NAMES.items()}
 WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pytorch-fid": "fid"}
 """Metrics that a statistics file for another project's evaluator serves, by its layout, which also
 names a protocol.
 """
 
 
-def protocol_named(name: str) -> Protocol:
+def find_protocol(name: str) -> Protocol:
     """Return the protocol with this name, or another name of it; case, hyphens and underscores do
     not matter.
     """
-    protocol = _BY_FOLDED_NAME.get(folded(name))
+    protocol = _BY_FOLDED_NAME.get(fold(name))
     if protocol is None:
         listed = ", ".join(NAMED_PROTOCOLS)
         raise InputError(
-            unknown("protocol", name, closest(name, _ALL_NAMES), listed), setting="protocol"
+            describe_unknown("protocol", name, closest(name, _ALL_NAMES), listed),
+            setting="protocol",
         )
     return protocol
 

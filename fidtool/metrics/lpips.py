@@ -15,7 +15,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
 from fidtool.metrics.pairs import Compare, PairMetric
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.validation import File, Setting, text_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class LPIPS(PairMetric):
                     height, width, _ = real.shape
                     raise InputError(
                         f"LPIPS' network fails on {width}×{height} pixels "
-                        f"({shortened(str(error), 80)}):",
+                        f"({shorten(str(error), 80)}):",
                         f"omit lpips from {option('metrics')}",
                         setting="metrics",
                     ) from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fidtool.errors import InputError, MetricSetting, ResultWarning, TooFewImagesError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES
-from fidtool.validation import Validated, declared
+from fidtool.validation import Validated, declared_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -299,7 +299,7 @@ class Metric(Validated):
         if network is None:
             return None
         subject = f"{self.numbers[0].title}'s network"
-        setting = self.named("extractor") if "extractor" in declared(type(self)) else ""
+        setting = self.named("extractor") if "extractor" in declared_settings(type(self)) else ""
         return replace(network, subject=subject, setting=setting, apart=False)
 
     @classmethod
@@ -365,7 +365,7 @@ class Metric(Validated):
         Args:
             definition: the definition of the features; None if it is unknown.
         """
-        return {name: getattr(self, name) for name in declared(type(self))}
+        return {name: getattr(self, name) for name in declared_settings(type(self))}
 
 
 def mean_of(

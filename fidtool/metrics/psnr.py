@@ -10,7 +10,7 @@ from fidtool.errors import ResultWarning
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import FeatureSet, MetricContext, Number, Values
 from fidtool.metrics.pairs import PairMetric
-from fidtool.names import counted
+from fidtool.names import format_count
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class PSNR(PairMetric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         identical = int((fake.pairs[self.name] >= 100.0).sum())
         if identical:
-            pairs = counted(identical, "pair")
+            pairs = format_count(identical, "pair")
             text = f"{pairs} of (almost) identical images, whose PSNR counts as 100 dB"
             context.warnings.append(ResultWarning(fake.path, text))
         return super().compute(real, fake, context)

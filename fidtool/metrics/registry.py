@@ -25,9 +25,9 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
-from fidtool.names import closest, folded, unknown
+from fidtool.names import closest, describe_unknown, fold
 from fidtool.system.user_code import is_code_spec, load
-from fidtool.validation import Setting, declared
+from fidtool.validation import Setting, declared_settings
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
@@ -95,12 +95,12 @@ class Requested(NamedTuple):
         return f"{titles} ({self.further})" if self.further else titles
 
 
-def metric_named(spec: str) -> Requested:
+def find_metric(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
     for name, kind in NAMES.items():
-        if folded(name) == folded(spec):
+        if fold(name) == fold(spec):
             return Requested(kind(), kind.name)
-    if folded(spec) == ALL:
+    if fold(spec) == ALL:
         raise InputError(
             f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
             "computed",
@@ -120,7 +120,7 @@ def metric_named(spec: str) -> Requested:
             name = NAMES[name].name
         close[name] = None
     raise InputError(
-        unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
+        describe_unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
         setting="metrics",
     )
 
@@ -131,7 +131,7 @@ def _make(loaded: Any) -> Any:
     """
     metric = loaded() if isinstance(loaded, type) else loaded
     if isinstance(metric, Metric):
-        declared(type(metric))
+        declared_settings(type(metric))
         metric.network()
     return metric
 
@@ -144,18 +144,18 @@ def key_of(owner: str, setting: str) -> str:
     """
     if owner not in BUILT_IN:
         return f"{owner}.{setting}"
-    return declared(BUILT_IN[owner])[setting].flag.removeprefix("--").replace("-", "_")
+    return declared_settings(BUILT_IN[owner])[setting].flag.removeprefix("--").replace("-", "_")
 
 
 METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
     key_of(kind.name, name): (kind, setting)
     for kind in BUILT_IN.values()
-    for name, setting in declared(kind).items()
+    for name, setting in declared_settings(kind).items()
 }
 """The settings of the built-in metrics by `key_of`, with the metrics."""
 
 
-def requested(
+def select_metrics(
     metrics: object, values: Mapping[str, Any] | None = None, needed: Collection[str] = ()
 ) -> tuple[Requested, ...]:
     """Return the requested metrics in their order.
@@ -213,8 +213,8 @@ def _select(item: object, values: Mapping[str, Any]) -> list[Requested]:
         is_built_in = kind in BUILT_IN.values()
         spec = metric.name if is_built_in else f"{kind.__module__}:{kind.__qualname__}"
         return [Requested(metric, spec)]
-    if folded(item) != ALL:
-        asked = metric_named(item.strip())
+    if fold(item) != ALL:
+        asked = find_metric(item.strip())
         return [asked._replace(metric=_with_values(asked.metric, values))]
     selected = []
     for kind in BUILT_IN.values():
@@ -229,10 +229,10 @@ def _select(item: object, values: Mapping[str, Any]) -> list[Requested]:
 def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
     """Return the metric with those of the values, by `key_of`, that are its settings."""
     own = {}
-    for name, setting in declared(type(metric)).items():
+    for name, setting in declared_settings(type(metric)).items():
         key = key_of(metric.name, name)
         if key in values:
-            own[name] = setting.checked(setting.parsed(values[key]), option(metric.named(name)))
+            own[name] = setting.check(setting.parse(values[key]), option(metric.named(name)))
     return replace(metric, **own) if own else metric  # type: ignore[type-var]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.reading.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, SetPart
@@ -101,8 +101,8 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     if count > len(batches):
         raise InputError(
             f"there is no part {part} of {images.path}, which has "
-            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
-            f"{batch_size}:",
+            f"{format_count(len(images), 'image')} in "
+            f"{format_count(len(batches), 'batch', 'batches')} of {batch_size}:",
             f"pass at most {len(batches)} as the number of parts",
             f"a smaller {option('batch_size')}",
         )

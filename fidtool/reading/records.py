@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import redacted
+from fidtool.errors import redact
 from fidtool.reading.decode import DecodedImage, ImageProperties
 from fidtool.sources.image_set import ImageSet, Names, real_path
 
@@ -385,7 +385,7 @@ class ImageRecords:
         return cls(rows, names, images.prefix, images.stamps())
 
     @classmethod
-    def joined(
+    def join(
         cls, parts: Sequence[ImageRecords], order: NDArray[np.int64], count: int
     ) -> ImageRecords:
         """Returns the records of several parts of a set of ``count`` images, skipped ones too, in
@@ -409,12 +409,12 @@ class ImageRecords:
     def file(self, index: int) -> str:
         return f"{self.prefix}{self.names[index]}"
 
-    def redacted(self) -> ImageRecords:
+    def redact(self) -> ImageRecords:
         """Returns the same records with possible secrets removed from URLs, which can then no
         longer be opened.
         """
-        prefix = redacted(self.prefix)
-        files = (redacted(f"{self.prefix}{name}") for name in self.names)
+        prefix = redact(self.prefix)
+        files = (redact(f"{self.prefix}{name}") for name in self.names)
         names = Names(file.removeprefix(prefix) for file in files)
         return replace(self, names=names, prefix=prefix)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import InputError, on_every_rank
 from fidtool.reading.batches import Batch, cut_batches, deal, split
-from fidtool.sources.contents import Read, ValueRange, bytes_of
+from fidtool.sources.contents import Read, ValueRange, comparable_bytes
 from fidtool.sources.image_set import ImageSet, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
@@ -96,7 +96,7 @@ class Stream:
                 # `conclude` compares the digests if all ranks should have read the same images.
                 if self.world.size > 1 and not self._sharded:
                     for content in batch:
-                        self._digest = zlib.crc32(bytes_of(content), self._digest)
+                        self._digest = zlib.crc32(comparable_bytes(content), self._digest)
                 if self._sharded or number % self.world.size == self.world.rank:
                     start = number * self.batch_size
                     yield self._batch(number, range(start, start + len(batch)), batch)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidtool.errors import InputError
-from fidtool.names import closest, folded, unknown
+from fidtool.names import closest, describe_unknown, fold
 from fidtool.sources.kinds import is_reference
 
 IMAGES = "arr_0"
@@ -243,30 +243,30 @@ _ALL = (
 REFERENCES = {reference.name: reference for reference in _ALL}
 """All references by name."""
 # The same by their names and those of their published files, without case, hyphens and underscores.
-_BY_NAME = {folded(f"{item.project}:{Path(item.url).stem}"): item for item in _ALL}
-_BY_NAME |= {folded(name): item for name, item in REFERENCES.items()}
+_BY_NAME = {fold(f"{item.project}:{Path(item.url).stem}"): item for item in _ALL}
+_BY_NAME |= {fold(name): item for name, item in REFERENCES.items()}
 
 
 def reference_at(path: str) -> Reference | None:
     """Return the reference that a path names, by its name or its URL; None if it names none."""
     if is_reference(path):
-        return named_reference(path)[0]
+        return find_reference(path)[0]
     for reference in _ALL:
         if path.startswith(reference.url):
             return reference
     return None
 
 
-def suggested_references(path: str) -> list[str]:
+def suggest_references(path: str) -> list[str]:
     """Return the names of references that may be meant by a path that does not exist."""
     if "/" in path or "." in path:
         return []
     _, _, name = path.rpartition(":")
-    exact = [known for known in REFERENCES if folded(known.partition(":")[2]) == folded(name)]
+    exact = [known for known in REFERENCES if fold(known.partition(":")[2]) == fold(name)]
     return exact or closest(path, REFERENCES)
 
 
-def named_reference(text: str) -> tuple[Reference, str]:
+def find_reference(text: str) -> tuple[Reference, str]:
     """Return the reference of this name, and the array in it that the text names; empty if it names
     none.
 
@@ -275,15 +275,17 @@ def named_reference(text: str) -> tuple[Reference, str]:
     """
     project, _, rest = text.partition(":")
     name, _, key = rest.partition(":")
-    reference = _BY_NAME.get(folded(f"{project}:{name}"))
+    reference = _BY_NAME.get(fold(f"{project}:{name}"))
     if reference is None:
         typed = f"{project}:{name}" if rest else project
         raise InputError(
-            unknown("reference", typed, suggested_references(typed), "those of `fidtool refs`")
+            describe_unknown(
+                "reference", typed, suggest_references(typed), "those of `fidtool refs`"
+            )
         )
     if not key:
         return reference, ""
     for array in reference.arrays:
-        if folded(array) == folded(key):
+        if fold(array) == fold(key):
             return reference, array
     raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")

@@ -152,14 +152,14 @@ def _members(
     missing = sorted(set(wanted) - members.keys())
     if missing:
         named = f"the file of {file.name} has no array {', '.join(missing)}"
-        raise InputError(f"{named}; it has {', '.join(members)} ({mirrored(file.url)})")
+        raise InputError(f"{named}; it has {', '.join(members)} ({mirror_url(file.url)})")
     return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
 
 
 # --- downloads ------------------------------------------------------------------------------------
 
 
-def mirrored(url: str) -> str:
+def mirror_url(url: str) -> str:
     """Return the address from which a file is downloaded: at the mirror, if there is one."""
     mirror = os.environ.get(MIRROR)
     if not mirror:
@@ -172,7 +172,7 @@ def mirrored(url: str) -> str:
 
 
 def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
-    url = mirrored(file.url)
+    url = mirror_url(file.url)
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:

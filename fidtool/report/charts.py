@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fidtool.errors import redacted
-from fidtool.names import images_of, legible, numbers_of, short_names, shortened
-from fidtool.report.tables import rounded
+from fidtool.errors import redact
+from fidtool.names import images_of, legible, numbers_of, short_names, shorten
+from fidtool.report.tables import rounded_text
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval, decimals_of
 from fidtool.result.values import Value
@@ -90,7 +90,7 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
     lines = title_of(evaluation, _distance_of(evaluation.results[0]), _LONGEST_PATH)
-    title = "\n".join(shortened(legible(line), _LONGEST_LINE) for line in lines)
+    title = "\n".join(shorten(legible(line), _LONGEST_LINE) for line in lines)
     inches = (9.0, max(4.5, _height(evaluation.results)))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
@@ -251,7 +251,7 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
         The points in the order of x, and the label of x, such as ``step``; it is empty if x is the
         position among the arguments, 1, 2, 3 …
     """
-    paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
+    paths = [redact(result.fake.name) for result in results]  # a URL's query may contain numbers
     numbers = [place + 1.0 for place in range(len(paths))]
     label = ""
     swept = numbers_of(paths)
@@ -263,13 +263,13 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
         points.append(
             Point(
                 x=number,
-                name=legible(shortened(name, _LONGEST_NAME)),
+                name=legible(shorten(name, _LONGEST_NAME)),
                 distance=result.metrics[value.key],
-                value=rounded(value, result),
+                value=rounded_text(value, result),
                 corrected=result.corrected,
             )
         )
-    return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
+    return sorted(points, key=lambda point: point.x), legible(shorten(label, _LONGEST_NAME))
 
 
 def _distance_of(result: Comparison) -> Value:
@@ -282,17 +282,17 @@ def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE)
     results = evaluation.results
     basis = evaluation.basis(value)
     title = value.short_title
-    real = described(results[0].real, longest)
+    real = describe_set(results[0].real, longest)
     if len(results) == 1:
-        return f"{title} of {described(results[0].fake, longest)} against {real}", basis
+        return f"{title} of {describe_set(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])
     return f"{title} of {len(results)} sets against {real}", f"{basis}; {counts} per set"
 
 
-def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
+def describe_set(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     """Return the name of a set, the number of its images, and how they were framed."""
     count = images_of([images.count])
     if images.count is not None and images.found not in (None, images.count):
         count = f"{images.count:,} of {images_of([images.found])}"
     framed = f", framed by {images.framing}" if images.framing else ""
-    return f"{shortened(images.name, longest)} ({count}{framed})"
+    return f"{shorten(images.name, longest)} ({count}{framed})"

@@ -17,12 +17,12 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, Spelling, as_argument, option, rendered
-from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
+from fidtool.errors import SEVERITIES, Spelling, as_argument, option, render
+from fidtool.names import command_line, format_count, images_of, legible, short_names, shorten
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.loader import ImageLookup
-from fidtool.report.charts import described, page_charts, title_of
-from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
+from fidtool.report.charts import describe_set, page_charts, title_of
+from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded_text
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
@@ -87,7 +87,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
 
     def text(value: object) -> object:
         # Markup comes from the template itself.
-        return value if hasattr(value, "__html__") else legible(rendered(str(value), spelling))
+        return value if hasattr(value, "__html__") else legible(render(str(value), spelling))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fidtool", "report"),
@@ -101,15 +101,15 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         class_rows,
         class_summaries,
         command_line,
-        described,
+        describe_set,
         duplicates_of,
         findings_of,
         heldout_lines,
         images_of,
         option,
         properties_of,
-        rounded,
-        shortened,
+        rounded_text,
+        shorten,
     )
     environment.globals |= {function.__name__: function for function in functions}
     return environment
@@ -180,7 +180,7 @@ def _verdict(
         return [], f"{title} of {len(results)} sets{alike}"
     if len(best) > 1:
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
-    name = shortened(names[best[0]], 48)
+    name = shorten(names[best[0]], 48)
     if is_known:
         return best, f"{name} is the best"
     extreme = "lowest" if column.better == "lower" else "highest"
@@ -228,7 +228,7 @@ def duplicates_of(diagnosis: Diagnosis) -> list[str]:
             more = "" if duplicates.complete else "; near ones were not searched for"
             sentences.append(f"{name}: {duplicates_text(duplicates)}{more}.")
     if diagnosis.shared is not None and diagnosis.shared.count:
-        shared = counted(diagnosis.shared.count, "image")
+        shared = format_count(diagnosis.shared.count, "image")
         sentences.append(f"Pixel-identical to images of REAL: {shared} of FAKE.")
     return sentences
 

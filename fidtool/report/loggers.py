@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
-from fidtool.errors import InputError, message_of, option, redacted
+from fidtool.errors import InputError, message_of, option, redact
 from fidtool.names import numbers_of, short_names, suggestion
 from fidtool.result.evaluation import Comparison
 from fidtool.settings.settings import Settings
@@ -110,7 +110,7 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
     """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else
     one per FAKE.
     """
-    paths = [redacted(result.fake.name) for result in results]
+    paths = [redact(result.fake.name) for result in results]
     values = [_values_of(result) for result in results]
     if len(results) == 1:
         return [("", [(step, values[0])])]

@@ -14,9 +14,9 @@ from sys import maxsize
 from typing import Any
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.errors import InputError, redacted
+from fidtool.errors import InputError, redact
 from fidtool.features.protocol import PIXELS
-from fidtool.names import closest, folded, legible, short_names, shortened, unknown
+from fidtool.names import closest, describe_unknown, fold, legible, short_names, shorten
 from fidtool.report.text import (
     class_summaries,
     crop_lines,
@@ -26,7 +26,7 @@ from fidtool.report.text import (
     result_lines,
     verdict_lines,
 )
-from fidtool.result.changes import lines_of, obstacles, per_fake
+from fidtool.result.changes import difference_lines, find_obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Interval, decimals_of
 from fidtool.result.values import Value
@@ -113,7 +113,7 @@ class Table:
     alerts: Sequence[str] = ()
 
 
-def rounded(value: Value, result: Comparison) -> str:
+def rounded_text(value: Value, result: Comparison) -> str:
     """Return the text of a value in the digits that can be relied on, with its spread if known.
 
     These are the digits to the second one of the spread or of the standard error. A distance
@@ -199,7 +199,7 @@ def _cell_of(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
         return _Cell()
     number = None if doubted or is_real(result) else result.metrics[value.key]
     bar = result.corrected_of(value)
-    return _Cell(rounded(value, result), number=number, fake=result.fake.name, bar=bar)
+    return _Cell(rounded_text(value, result), number=number, fake=result.fake.name, bar=bar)
 
 
 def _estimate_of(cell: _Cell) -> _Cell:
@@ -251,7 +251,7 @@ def class_rows(result: Comparison) -> list[list[str]]:
     if has_bars:
         rows[0].append("bias-corrected, 95 %")
     for part in result.classes.classes:
-        row = [shortened(part.name, 60), str(part.real), str(part.fake)]
+        row = [shorten(part.name, 60), str(part.real), str(part.fake)]
         for value in result.values:
             known = part.metrics.get(value.key)
             row.append("-" if known is None else f"{known:.{value.number.digits}f}")
@@ -351,17 +351,17 @@ def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
 
 
 def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) -> Table:
-    evaluation = joined(saved)
+    evaluation = join_files(saved)
     results = evaluation.results
     paths = [*dict.fromkeys(result.fake.name for result in results)]
     names = dict(zip(paths, short_names(paths), strict=True))
     rows = [names[result.fake.name] + file for result, file in _with_files(saved)]
-    columns = [Column("FAKE", [*map(shortened, rows)])]
+    columns = [Column("FAKE", [*map(shorten, rows)])]
     caption = _bases(saved)
     reals = []
     counts = []
     for result in results:
-        name = shortened(result.real.name.rstrip("/"))
+        name = shorten(result.real.name.rstrip("/"))
         reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
         counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
     for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
@@ -402,7 +402,7 @@ def _bases(saved: Saved) -> list[str]:
     ]
 
 
-def joined(saved: Saved) -> Evaluation:
+def join_files(saved: Saved) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is
     of is unknown.
     """
@@ -421,24 +421,24 @@ def joined(saved: Saved) -> Evaluation:
     return replace(next(iter(saved.values())), results=results, differences=tuple(differences))
 
 
-def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
+def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
     """Return results with these values alone, in this order, by their titles, their names or those
     of their metrics.
 
     Raises:
         InputError: if no result has one of them.
     """
-    values = _by_column(joined(saved))
+    values = _by_column(join_files(saved))
     known = dict[str, list[Kind]]()
     for kind, value in values.items():
         for name in (value.title, value.number.name, value.key, value.metric):
-            known.setdefault(folded(name), []).append(kind)
+            known.setdefault(fold(name), []).append(kind)
     chosen = dict[Kind, None]()
     for column in columns:
-        if folded(column) not in known:
+        if fold(column) not in known:
             titles = ", ".join(value.title for value in values.values())
-            raise InputError(unknown("column", column, closest(column, known), titles))
-        chosen |= dict.fromkeys(known[folded(column)])
+            raise InputError(describe_unknown("column", column, closest(column, known), titles))
+        chosen |= dict.fromkeys(known[fold(column)])
     return {
         file: replace(each, results=tuple(_with_values(result, chosen) for result in each.results))
         for file, each in saved.items()
@@ -471,7 +471,7 @@ def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
             first_file, first = known.setdefault(value.column, (file, row))
             if file == first_file:
                 continue
-            differing = obstacles(first, row, value)
+            differing = find_obstacles(first, row, value)
             protocols = {
                 place: pair
                 for place, pair in differing.items()
@@ -480,10 +480,10 @@ def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
             if protocols:
                 raise InputError(
                     f"the values of {value.title} in {first_file} and {file} are not comparable "
-                    f"({'; '.join(lines_of(protocols))}):",
+                    f"({'; '.join(difference_lines(protocols))}):",
                     "make a table of each",
                 )
-            for line in lines_of(differing):
+            for line in difference_lines(differing):
                 reasons.setdefault(line, f"{line} ({first_file} -> {file})")
                 doubted[value.column] = value
     if not doubted:
@@ -648,8 +648,8 @@ def image_lines(evaluation: Evaluation) -> list[str]:
         if images is None:
             continue
         for place in sorted(range(len(images.files)), key=images.files.__getitem__):
-            row = {"real": redacted(images.partners[place])} if images.partners else {}
-            row["fake"] = redacted(images.files[place])
+            row = {"real": redact(images.partners[place])} if images.partners else {}
+            row["fake"] = redact(images.files[place])
             numbers = {key: float(values[place]) for key, values in images.values.items()}
             rows.append(row | numbers)
     return _as_csv(rows)

@@ -9,7 +9,7 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.names import counted, images_of
+from fidtool.names import format_count, images_of
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
@@ -123,16 +123,16 @@ def _memorisation(heldout: Heldout, fake: SetResult) -> str:
     """
     near = heldout.nearest
     if near.copies:
-        return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
+        return f"FAKE has {format_count(near.copies, 'copy', 'copies')} of images of REAL"
     if near.heldout_copies:
-        copies = counted(near.heldout_copies, "image")
+        copies = format_count(near.heldout_copies, "image")
         return f"it cannot be told, as {copies} of {heldout.name} are in REAL"
     images = fake.with_features or fake.count or 0
     closer = round(near.closer * images)
     chance = exp(_log_falling(images, closer) - _log_falling(images + heldout.count, closer))
     if chance < _CHANCE:
         verb = "is" if closer == 1 else "are"
-        return f"{counted(closer, 'image')} of FAKE {verb} probably near copies of REAL"
+        return f"{format_count(closer, 'image')} of FAKE {verb} probably near copies of REAL"
     if near.probability > 0.5 + _FAR * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
@@ -176,8 +176,8 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
             lines.append(f"  {image.effect:+.6f}  {image.file}")
         for part in influence.removals:
             lines.append(
-                f"  without the worst {part.fraction:.1%} ({counted(part.images, 'image')}) the "
-                f"{title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})"
+                f"  without the worst {part.fraction:.1%} ({format_count(part.images, 'image')}) "
+                f"the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})"
             )
         if influence.doubt and influence.most_harmful:
             lines.append(f"  the effects are rough estimates: {influence.doubt}")
@@ -239,7 +239,8 @@ def timing_line(evaluation: Evaluation) -> str:
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
     precision = f" in {run.precision}" if run.precision else ""
     return (
-        f"{counted(run.images_computed, 'image')} through the network{precision}{speed} ({phases})"
+        f"{format_count(run.images_computed, 'image')} through the network{precision}{speed} "
+        f"({phases})"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import METRIC_SETTINGS
-from fidtool.names import legible, shortened
+from fidtool.names import legible, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
@@ -125,7 +125,7 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
             if line.strip():
                 results += per_fake(Evaluation.from_dict(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            text = f"{file}: line {number} is left out: {shortened(legible(str(error)))}"
+            text = f"{file}: line {number} is left out: {shorten(legible(str(error)))}"
             problems.append(ResultWarning("", text))
     if problems and not results:
         raise InputError(
@@ -184,10 +184,10 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     (old,) = before.results
     (new,) = after.results
     difference = None
-    differing = obstacles(before, after, new.distance or new.values[0])
+    differing = find_obstacles(before, after, new.distance or new.values[0])
     if differing:
         verdict = NOT_COMPARABLE
-        reason = "; ".join(lines_of(differing))
+        reason = "; ".join(difference_lines(differing))
     elif old.corrected is None or new.corrected is None:
         verdict = CANNOT_TELL
         bars = (old.uncertainty, new.uncertainty)
@@ -255,7 +255,7 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     return {names.get(layer, layer): definition for layer, definition in definitions}
 
 
-def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
+def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
     """Return what differs and must agree, so that two results of one FAKE have comparable values of
     this kind.
 
@@ -273,7 +273,7 @@ def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
     return differing
 
 
-def lines_of(differing: Differing) -> list[str]:
+def difference_lines(differing: Differing) -> list[str]:
     """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from
     number or crop.
     """
@@ -293,7 +293,7 @@ def lines_of(differing: Differing) -> list[str]:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return shortened(value, 40) or "-"
+        return shorten(value, 40) or "-"
     text = re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
     return "-" if text in ("", "null") else textwrap.shorten(text, 40, placeholder=" …")
 

@@ -16,13 +16,13 @@ from fidtool.errors import (
     InputError,
     ResultWarning,
     about,
-    merged,
-    redacted,
+    merge_warnings,
+    redact,
     without_secrets,
     worst_first,
 )
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
-from fidtool.names import command_line, counted
+from fidtool.names import command_line, format_count
 from fidtool.result.explanations import (
     Classes,
     Difference,
@@ -131,7 +131,7 @@ def path_of(name: str) -> str:
     """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and
     ``./real``.
     """
-    return redacted(name) if "://" in name else os.path.normpath(name)
+    return redact(name) if "://" in name else os.path.normpath(name)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Comparison:
         values = ", ".join(f"{value.title} {self.metrics[value.key]:.6g}" for value in self.values)
         fake = f"{self.fake.count or '?'} images of {self.fake.name}"
         real = f"{self.real.count or '?'} images of {self.real.name}"
-        return f"<{values}: {fake} against {real}; {counted(len(self.warnings), 'warning')}>"
+        return f"<{values}: {fake} against {real}; {format_count(len(self.warnings), 'warning')}>"
 
     @property
     def duplicates(self) -> Duplicates | None:
@@ -324,7 +324,7 @@ class Evaluation:
             rows.append(row)
         html = ""
         for row in rows:
-            cells = "".join(f"<td>{escape(redacted(cell))}</td>" for cell in row)
+            cells = "".join(f"<td>{escape(redact(cell))}</td>" for cell in row)
             html += f"<tr>{cells}</tr>"
         for line in self.not_computed_lines:
             html += f'<tr><td colspan="{len(heading)}">{escape(line)}</td></tr>'
@@ -340,7 +340,9 @@ class Evaluation:
         """All warnings, the worst first, those of the run as well; one that holds for several sets
         names them all.
         """
-        of_results = merged(warning for result in self.results for warning in result.warnings)
+        of_results = merge_warnings(
+            warning for result in self.results for warning in result.warnings
+        )
         return worst_first([*of_results, *self.run.warnings])
 
     @property
@@ -423,7 +425,7 @@ class Evaluation:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full
         precision.
 
-        Secrets in URLs are removed, see `fidtool.errors.redacted`.
+        Secrets in URLs are removed, see `fidtool.errors.redact`.
         """
         layers = {
             name: protocol_to_dict(definition) for name, definition in self.definitions.items()

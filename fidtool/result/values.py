@@ -25,7 +25,7 @@ from fidtool.features.protocol import (
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import Requested
-from fidtool.names import legible, shortened
+from fidtool.names import legible, shorten
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -136,7 +136,7 @@ class Value:
         if not self.qualifier:
             return self.base
         room = _LONGEST_TITLE - len(f"{self.base} ()")
-        return f"{self.base} ({legible(shortened(self.qualifier, room))})"
+        return f"{self.base} ({legible(shorten(self.qualifier, room))})"
 
     @property
     def column(self) -> tuple[str, str, str]:

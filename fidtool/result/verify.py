@@ -12,9 +12,9 @@ from fidtool.features.models.families import MODEL_FAMILIES, networks_of
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
-from fidtool.references.catalogue import named_reference
+from fidtool.references.catalogue import find_reference
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
-from fidtool.settings.presets import PRESETS, preset_named
+from fidtool.settings.presets import PRESETS, find_preset
 from fidtool.system.json_fields import fields_of
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
@@ -117,7 +117,7 @@ class _Requirements:
         self.fake = result.fake
         self.items: list[Item] = []
         # The reference that is REAL.
-        self.published = named_reference(self.real.reference)[0] if self.real.reference else None
+        self.published = find_reference(self.real.reference)[0] if self.real.reference else None
         name = preset or evaluation.run.config.get("preset")
         if name is None and self.published is not None and self.published.project in PRESETS:
             name = self.published.project
@@ -125,7 +125,7 @@ class _Requirements:
             raise InputError(
                 "the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset"
             )
-        self.preset = preset_named(str(name))
+        self.preset = find_preset(str(name))
         # Protocols of the preset's networks besides Inception.
         self.further = {
             network.full: network.protocol

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.run.sets import FAKE, Content, SetPlan
 from fidtool.settings.settings import Settings
 from fidtool.sources.image_set import Numbered, check_numbers
@@ -90,8 +90,8 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
     images = len(statistics.order) + len(statistics.skipped)
     if planned.holds == "stream" and images != len(captions):
         raise InputError(
-            f"{option('captions')} has {counted(len(captions), 'caption')}, but {planned.path} has "
-            f"{counted(images, 'image')}",
+            f"{option('captions')} has {format_count(len(captions), 'caption')}, but "
+            f"{planned.path} has {format_count(images, 'image')}",
             setting="captions",
         )
     return [captions[number] for number in statistics.order.tolist()]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fidtool.diagnose.diagnosis import Checkup, diagnosis_of, health_of, inspect_set
+from fidtool.diagnose.diagnosis import Checkup, describe_set, diagnose, inspect_set
 from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
 from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.records import ImageRecords
 from fidtool.run.context import RunContext, open_run
 from fidtool.run.extract import Extraction
-from fidtool.run.opening import check_paths, open_set, spelled_once
-from fidtool.run.sets import IMAGES, Content, RequestedSet, named_sets
+from fidtool.run.opening import check_paths, open_set, spell_once
+from fidtool.run.sets import IMAGES, Content, RequestedSet, name_sets
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -34,7 +34,7 @@ def check_sets(
     """Inspects a set, alone or against another, for `fidtool.check` and the command line. A
     collective.
     """
-    requests = named_sets(*sources)
+    requests = name_sets(*sources)
     with open_run(requests, settings, console) as run:
         run.world.on_rank_zero(lambda: _refuse_same(requests))
         read = [_read(run, request, settings) for request in requests]
@@ -47,9 +47,9 @@ def check_sets(
             fake = inspections[0]
             assert fake is not None
             real = inspections[1] if len(inspections) > 1 else None
-            diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
-            health = health_of(fake, diagnosis.about("fake"))
-            usual = None if real is None else health_of(real, diagnosis.about("real"))
+            diagnosis = diagnose(real, fake, shown=run.console.shown)
+            health = describe_set(fake, diagnosis.about("fake"))
+            usual = None if real is None else describe_set(real, diagnosis.about("real"))
             return Checkup(health, usual, diagnosis.about("pair"), strict)
 
         return run.world.on_rank_zero(make_checkup)
@@ -57,7 +57,7 @@ def check_sets(
 
 def _refuse_same(requests: Sequence[RequestedSet]) -> None:
     check_paths([request.path for request in requests if request.given is None])
-    once, _ = spelled_once(requests)
+    once, _ = spell_once(requests)
     if len(once) > 1 and once[0] is once[1]:
         raise InputError(
             f"{requests[0].path} and {requests[1].path} are the same:",

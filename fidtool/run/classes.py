@@ -16,7 +16,7 @@ from fidtool.distances.error_bars import error_bars, fewest_images, interval
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.result.explanations import Classes, ClassResult, Interval
 from fidtool.run.compute import Computed, MetricRunner
 from fidtool.run.groups import Groups
@@ -145,7 +145,7 @@ def class_warnings(
     if lacking:
         lines.append(
             f"too few images for all values of a {kind} in {len(lacking)} of them: "
-            f"{shortened(', '.join(lacking))}"
+            f"{shorten(', '.join(lacking))}"
         )
     elif kind == "class":
         counts = {result.name: (result.real, result.fake) for result in classes.classes}

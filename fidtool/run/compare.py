@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import (
     Diagnosis,
     SetInspection,
-    diagnosis_of,
+    diagnose,
     inspect_set,
     pair_warnings,
     set_warnings,
@@ -203,7 +203,7 @@ class _ComparisonBuilder:
 
     def _diagnose(self, inspections: Inspections) -> Diagnosis:
         with self.run.clock("diagnosis"):
-            diagnosis = diagnosis_of(
+            diagnosis = diagnose(
                 *inspections,
                 self.plan.settings.max_duplicates,
                 bool(self.fake.pairs),

@@ -21,7 +21,7 @@ from fidtool.errors import (
 )
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.run.sets import RequestedSet
-from fidtool.settings.record import recorded, versions
+from fidtool.settings.record import record_settings, versions
 from fidtool.settings.settings import Settings
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products
@@ -205,7 +205,7 @@ def _check_same_start(
     at all.
     """
     mine = {
-        **recorded(settings),
+        **record_settings(settings),
         **installed,
         "paths": [request.path for request in requests],
         "report": settings.report is not None,

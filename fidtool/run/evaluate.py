@@ -35,13 +35,13 @@ from fidtool.run.measure import Measurer
 from fidtool.run.networks import RunNetworks
 from fidtool.run.opening import Opening, open_sets
 from fidtool.run.plan import Plan, choose, make_plan
-from fidtool.run.sets import HELDOUT, Content, RequestedSet, SetPlan, named_sets
-from fidtool.settings.record import Origin, RunRecord, changed_settings, stored_settings
+from fidtool.run.sets import HELDOUT, Content, RequestedSet, SetPlan, name_sets
+from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
 from fidtool.statistics.file import statistics_in
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.system.console import Console
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 
 Sources = Sequence[tuple[object, str]]
 """Sets as a caller passes them, each with a default name for it."""
@@ -70,7 +70,7 @@ def evaluate(
     """
     if settings.heldout is not None:
         sources = [*sources, (settings.heldout, "heldout")]
-    requests = named_sets(*sources)
+    requests = name_sets(*sources)
     if settings.heldout is not None:
         settings = replace(settings, heldout=requests[-1].path)
     read: list[object] = [request.path for request in requests if request.given is None]
@@ -234,7 +234,7 @@ def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, 
         }
         if asked.source:
             recorded["source"] = asked.source
-        if recorded or declared(type(asked.metric)):
+        if recorded or declared_settings(type(asked.metric)):
             settings[asked.name] = recorded
     return settings
 
@@ -296,7 +296,7 @@ def measure_statistics(
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
     """
-    requests = named_sets(*sources)
+    requests = name_sets(*sources)
     with open_run(requests, settings, console) as run:
         world = run.world
         world.on_rank_zero(check)
@@ -319,7 +319,7 @@ def measure_statistics(
         if sampled:
             images = contents[planned].images
             sample = world.only_on_rank_zero(lambda: image_sample(images, plan.settings, stored))
-        config = stored_settings(plan.settings)
+        config = settings_of_set(plan.settings)
         if part is not None:
             measurer.take_part(planned, part)
         if grows:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, describe_set
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
 from fidtool.distances.exact import FINEST_STEP, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.result.evaluation import SetResult
 from fidtool.result.explanations import (
     Exhibit,
@@ -136,8 +136,8 @@ def influence_of(
         error = abs(predicted - removal.distance)
         if not doubt and error > _ROUGH * abs(removal.distance - distance):
             doubt = (
-                f"for the removal of the {counted(count, 'worst image')}, the effects predict an "
-                f"{title} of {predicted:.6g}, but it is {removal.distance:.6g}"
+                f"for the removal of the {format_count(count, 'worst image')}, the effects "
+                f"predict an {title} of {predicted:.6g}, but it is {removal.distance:.6g}"
             )
         removals.append(removal)
     if size <= dims:
@@ -215,8 +215,8 @@ def exhibit_of(
     lacking = [measured.path for measured in (real, fake) if FEATURES not in measured.features]
     inspection_of_real, inspection_of_fake = inspections
     return Exhibit(
-        fake=None if inspection_of_fake is None else health_of(inspection_of_fake),
-        real=None if inspection_of_real is None else health_of(inspection_of_real),
+        fake=None if inspection_of_fake is None else describe_set(inspection_of_fake),
+        real=None if inspection_of_real is None else describe_set(inspection_of_real),
         random=_first_files(fake),
         neighbours=tuple(neighbours),
         random_real=_first_files(real),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
 from fidtool.features.resize import ImageTensors
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.reading.batches import Batch, deal, plan_batches
 from fidtool.reading.decode import DecodeOptions
 from fidtool.reading.loader import Piece, load
@@ -55,7 +55,7 @@ def decode_options(
 def _name_batch(pieces: Sequence[Piece]) -> str:
     files = [*chain.from_iterable(piece.files for piece in pieces)]
     if len(files) > 1:
-        return f"{files[0]} and {counted(len(files) - 1, 'more image')}"
+        return f"{files[0]} and {format_count(len(files) - 1, 'more image')}"
     return "".join(files)
 
 
@@ -339,7 +339,7 @@ class Extraction:
         if len(skipped) > allowed:
             enough = math.ceil(1000 * len(skipped) / count) / 1000
             raise InputError(
-                f"{len(skipped)} of {counted(count, 'file')} in {path} cannot be used, but "
+                f"{len(skipped)} of {format_count(count, 'file')} in {path} cannot be used, but "
                 f"{option('max_skip')} {self.settings.max_skip:g} allows {allowed} ({example}):",
                 "fix them" if len(skipped) > 1 else "fix it",
                 f"pass {option('max_skip', enough)}",

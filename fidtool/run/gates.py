@@ -9,7 +9,7 @@ from os.path import abspath, exists, getsize
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.result.changes import (
     CANNOT_TELL,
     NOT_COMPARABLE,
@@ -106,7 +106,7 @@ def baselines_of(
                 features = f" and features of {definition.network}, {definition.protocol_name}"
                 latest = named[-1].definition if named else None
                 if latest is not None:
-                    differences = shortened(", ".join(latest.differences(definition)))
+                    differences = shorten(", ".join(latest.differences(definition)))
                     features += f" (the latest has {differences})"
             raise InputError(
                 f"{file} has no result of {fake} against {real} with error bars{features}{passed}:",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.run.sets import FAKE, Content, SetPlan
 from fidtool.settings.settings import Settings
 from fidtool.sources.array_files import arrays_in
@@ -84,7 +84,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
 
 
 def _shorten(groups: Sequence[str]) -> str:
-    return shortened(", ".join(sorted({*groups}))) or "none"
+    return shorten(", ".join(sorted({*groups}))) or "none"
 
 
 def _groups_of(

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from fidtool.errors import InputError, ResultWarning, on_every_rank, option, redacted
+from fidtool.errors import InputError, ResultWarning, on_every_rank, option, redact
 from fidtool.features.protocol import FEATURES, PROBE
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.reading.batches import part_of
 from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.stream import Stream
@@ -29,7 +29,7 @@ from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import PAIRS, Accumulator, Layer, Rows
 from fidtool.statistics.cache import find_cached, put_in_cache
 from fidtool.statistics.checkpoint import Checkpoint, Identity, claim
-from fidtool.statistics.merging import facts_of, merge_statistics
+from fidtool.statistics.merging import describe_run, merge_statistics
 from fidtool.statistics.set_statistics import (
     LayerStatistics,
     MeasuredSet,
@@ -119,7 +119,7 @@ class Measurer:
                 order["part"] = images.part.name
             sets.append(
                 {
-                    "path": redacted(real_path(images.path)),
+                    "path": redact(real_path(images.path)),
                     "count": len(images),
                     "identity": images.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
@@ -211,7 +211,7 @@ class Measurer:
         """
         world = self._world
         layers = self._layers(planned, planned.needs.layers)
-        facts = facts_of(layers, self.arithmetic, config, planned.crop, self._settings.diagnose)
+        facts = describe_run(layers, self.arithmetic, config, planned.crop, self._settings.diagnose)
         found = self._read(planned, lambda images: locate_images(images, name, before, facts))
         known, doubtful, new = found or (before, None, None)
         self._restrict(planned, doubtful)
@@ -439,7 +439,9 @@ class Measurer:
         )
         if found is None:
             return None
-        line = f"{images.path}: statistics of {counted(len(images), 'image')} read from the cache"
+        line = (
+            f"{images.path}: statistics of {format_count(len(images), 'image')} read from the cache"
+        )
         lacking = [definitions[name].network for name in needs.layers if name not in found.layers]
         if lacking:
             line += f", not those of {' and '.join(lacking)}"

@@ -22,8 +22,8 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
+    find_protocol,
     inception_definition,
-    protocol_named,
     spatial_definition,
 )
 from fidtool.run.context import RunContext
@@ -66,7 +66,7 @@ class RunNetworks:
         network = settings.network
         of_inception = network.extractor == "inception"
         protocol = network.protocol if of_inception else None
-        self._protocol = protocol_named(protocol or DEFAULT_PROTOCOL)
+        self._protocol = find_protocol(protocol or DEFAULT_PROTOCOL)
         self.kernels = "torch"
         half = HALVES.get(settings.precision, torch.float32)
         if of_inception and place.type == "cpu" and packs(half):

@@ -22,7 +22,7 @@ from fidtool.features.protocol import (
     Definition,
 )
 from fidtool.metrics.cmmd import CMMD
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.result.explanations import NotComputed
 from fidtool.run.captions import with_captions
 from fidtool.run.groups import with_groups
@@ -129,7 +129,7 @@ def _open_sets(
         roles[-1] = HELDOUT
     paths = [request.path for request in requests if request.given is None]
     check_paths(paths, None if alone else requests[0].path, settings.heldout)
-    requests, warnings = spelled_once(requests)
+    requests, warnings = spell_once(requests)
     roles_of = defaultdict[RequestedSet, list[Role]](list)
     for request, role in zip(requests, roles, strict=True):
         roles_of[request].append(role)
@@ -404,7 +404,7 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
         )
 
 
-def spelled_once(
+def spell_once(
     requests: Sequence[RequestedSet],
 ) -> tuple[list[RequestedSet], list[ResultWarning]]:
     """Returns the sets, with the first for every spelling of its path, and a warning per set with
@@ -457,10 +457,10 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Sa
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
     # Deferred: a run of folders needs none of it.
     from fidtool.references.catalogue import FEATURES as FEATURES_ARRAY
-    from fidtool.references.catalogue import IMAGES, named_reference
+    from fidtool.references.catalogue import IMAGES, find_reference
     from fidtool.references.files import fetch
 
-    reference, array = named_reference(path)
+    reference, array = find_reference(path)
     alone = array in (IMAGES, FEATURES_ARRAY)
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
@@ -574,7 +574,7 @@ def _open_features(
         return features_alone(path, array.read(files), name, wanted)
     if floats and not key:
         raise InputError(
-            f"{path} has {counted(len(floats), 'array')} that may be features of images, for "
+            f"{path} has {format_count(len(floats), 'array')} that may be features of images, for "
             f"`compute` with {option('features', True)}:",
             *(f"pass {path}:{name}" for name in floats),
         )
@@ -613,9 +613,9 @@ def _check_local(path: str) -> None:
     try:
         local_paths(path)
     except InputError as error:
-        from fidtool.references.catalogue import suggested_references
+        from fidtool.references.catalogue import suggest_references
 
-        for name in suggested_references(path)[:2]:
+        for name in suggest_references(path)[:2]:
             error.advise(f"the published reference is {name}")
         raise
 

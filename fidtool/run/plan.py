@@ -13,8 +13,8 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     Definition,
+    find_protocol,
     inception_definition,
-    protocol_named,
 )
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import Requested
@@ -303,7 +303,7 @@ def _check_metrics(
     dims = facts.dims
     is_inception = stated is None and facts.extractor == "inception"
     if is_inception and protocol is not None and dims in INCEPTION_DIMS:
-        usual = inception_definition(protocol_named(protocol), dims)
+        usual = inception_definition(find_protocol(protocol), dims)
         facts = replace(facts, definition=usual)
     for metric in metrics:
         metric.check(facts)

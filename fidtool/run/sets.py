@@ -16,7 +16,7 @@ from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
-from fidtool.sources.pairing import paired
+from fidtool.sources.pairing import pair_images
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 Say = Callable[[str], None]
@@ -122,7 +122,7 @@ class RequestedSet:
     given: Images | Statistics | None = None
 
 
-def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
+def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Returns sets with unique names, from pairs of a path or an object and a default name for it.
 
     The same object always gives the same set. Paths are compared when they are opened.
@@ -246,4 +246,4 @@ def pair_up(
             f"pass {option('num', ...)} for both",
             setting="num_fake",
         )
-    return paired(images, real, settings.pairs, say)
+    return pair_images(images, real, settings.pairs, say)

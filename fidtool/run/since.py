@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fidtool.errors import InputError
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.sources.image_set import ImageSet, SetPart
-from fidtool.statistics.merging import Facts, known_facts, refuse_other
+from fidtool.statistics.merging import Facts, describe_statistics, refuse_other
 from fidtool.statistics.set_statistics import Statistics
 
 _AGAIN = "compute the statistics of all images again"
@@ -32,7 +32,7 @@ def locate_images(
         InputError: if the ``facts`` of this run are others, or some of the images are no longer
             there.
     """
-    refuse_other(name, known_facts(name, before.whole(name)), "this run", facts)
+    refuse_other(name, describe_statistics(name, before.whole(name)), "this run", facts)
     pictures = before.pictures
     if pictures is None:
         raise InputError(f"{name} does not have the names of its images:", _AGAIN)
@@ -40,7 +40,8 @@ def locate_images(
     gone = [image for image in pictures.names if image not in where]
     if gone:
         raise InputError(
-            f"{images.path} no longer has {counted(len(gone), 'image')} of {name} ({gone[0]}):",
+            f"{images.path} no longer has {format_count(len(gone), 'image')} of {name} "
+            f"({gone[0]}):",
             _AGAIN,
         )
     places = np.array([where[image] for image in pictures.names], dtype=np.int64)
@@ -77,7 +78,7 @@ def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) ->
     changed += [bad.file for bad in now.skipped]
     if changed:
         raise InputError(
-            f"{counted(len(changed), 'image')} of {path} changed after {name} was computed "
+            f"{format_count(len(changed), 'image')} of {path} changed after {name} was computed "
             f"({changed[0]}):",
             _AGAIN,
         )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.registry import METRIC_SETTINGS, requested
-from fidtool.names import closest, folded, unknown
+from fidtool.metrics.registry import METRIC_SETTINGS, select_metrics
+from fidtool.names import closest, describe_unknown, fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,18 +214,19 @@ PRESETS = {
 """The presets by name."""
 
 
-def preset_named(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """Return the preset with this name, or with one of its other names; case, hyphens and
     underscores do not matter.
     """
     spellings = []
     for preset in PRESETS.values():
         for spelling in (preset.name, *preset.other_names):
-            if folded(spelling) == folded(name):
+            if fold(spelling) == fold(name):
                 return preset
             spellings.append(spelling)
     raise InputError(
-        unknown("preset", name, closest(name, spellings), ", ".join(PRESETS)), setting="preset"
+        describe_unknown("preset", name, closest(name, spellings), ", ".join(PRESETS)),
+        setting="preset",
     )
 
 
@@ -243,7 +244,7 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
         merged |= layer
     option_of = dict[str, str]()
     if isinstance(merged.get("preset"), str):
-        preset = preset_named(merged["preset"])
+        preset = find_preset(merged["preset"])
         layers = (preset.settings, *layers)
         if "metrics" not in merged:
             option_of = dict.fromkeys(preset.optional, option("preset", preset.name))
@@ -256,7 +257,7 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
         merged |= layer
     of_metrics = {key: merged.pop(key) for key in [*merged] if key in METRIC_SETTINGS}
     needed = [key for key in of_metrics if key in layers[-1]]
-    metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
+    metrics = select_metrics(merged.get("metrics", "fid"), of_metrics, needed)
     metrics = tuple(
         asked._replace(optional=option_of.get(asked.metric.name, asked.optional))
         for asked in metrics

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from fidtool.errors import ResultWarning, option
 from fidtool.features.models.families import IN_VALUE
 from fidtool.metrics.registry import BUILT_IN, key_of
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.settings.presets import PRESETS, with_preset
 from fidtool.settings.settings import ALL_SETTINGS, OUTPUT, PYTHON, Settings
 from fidtool.system.json_fields import plain
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 
 
 class Origin(NamedTuple):
@@ -109,7 +109,7 @@ def origin_of(command: tuple[str, ...] | str) -> Origin:
     return Origin(command, socket.gethostname(), date)
 
 
-def recorded(settings: Settings) -> dict[str, Any]:
+def record_settings(settings: Settings) -> dict[str, Any]:
     """Returns all settings that can change a result, by their Python names, as JSON values.
 
     Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom
@@ -117,7 +117,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
     """
     values = {
         name: getattr(settings, name)
-        for name, setting in declared(Settings).items()
+        for name, setting in declared_settings(Settings).items()
         if setting.group not in (OUTPUT, PYTHON)
     }
     for name in IN_VALUE.values():
@@ -127,11 +127,11 @@ def recorded(settings: Settings) -> dict[str, Any]:
     values["float_to_byte"] = settings.rounding
     values["metrics"] = [asked.spec for asked in settings.asked]
     if isinstance(settings.captions, tuple):
-        values["captions"] = counted(len(settings.captions), "caption")
+        values["captions"] = format_count(len(settings.captions), "caption")
     custom = dict[str, Any]()
     for asked in settings.chosen:
         metric = asked.metric
-        for name, setting in declared(type(metric)).items():
+        for name, setting in declared_settings(type(metric)).items():
             key = key_of(metric.name, name)
             value = getattr(metric, name)
             if metric.name in BUILT_IN:
@@ -143,17 +143,19 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Returns the `recorded` settings that differ from their defaults; with a value range, how
-    floats become bytes.
+    """Returns the settings of `record_settings` that differ from their defaults; with a value
+    range, how floats become bytes.
     """
     defaults = {name: setting.default for name, setting in ALL_SETTINGS.items()}
-    defaults |= recorded(Settings())
+    defaults |= record_settings(Settings())
     if settings.floats is not None:
         defaults["float_to_byte"] = None
-    return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
+    return {
+        name: value for name, value in record_settings(settings).items() if value != defaults[name]
+    }
 
 
-def stored_settings(settings: Settings) -> dict[str, Any]:
+def settings_of_set(settings: Settings) -> dict[str, Any]:
     """Returns the `changed_settings` that can change the statistics of a set, whose file has
     them.
     """
@@ -169,8 +171,8 @@ def overrides(settings: Settings) -> list[str]:
     if settings.preset is None:
         return []
     named = option("preset", settings.preset)
-    values = recorded(settings)
-    usual = recorded(Settings(**with_preset({"preset": settings.preset})))
+    values = record_settings(settings)
+    usual = record_settings(Settings(**with_preset({"preset": settings.preset})))
     return [
         f"{named}: {option(name, _text_of(values[name]))} instead of {_text_of(usual[name])}"
         for name in PRESETS[settings.preset].settings

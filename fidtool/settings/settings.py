@@ -28,13 +28,13 @@ from fidtool.features.protocol import (
     NAMED_PROTOCOLS,
     OwnProtocolName,
     ProtocolName,
-    protocol_named,
+    find_protocol,
 )
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, requested
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, select_metrics
 from fidtool.names import suggestion
-from fidtool.settings.presets import PRESETS, preset_named, with_preset
+from fidtool.settings.presets import PRESETS, find_preset, with_preset
 from fidtool.sources.crops import CROPS, EXAMPLE, Crop
 from fidtool.validation import (
     LONGEST_SECONDS,
@@ -45,7 +45,7 @@ from fidtool.validation import (
     TorchDevice,
     Validated,
     black_and_white,
-    declared,
+    declared_settings,
     most_skipped,
 )
 
@@ -202,7 +202,7 @@ class StatisticsSettings(CheckSettings):
         "NAME",
         common=True,
         defines=False,
-        convert=lambda name: preset_named(name).name,
+        convert=lambda name: find_preset(name).name,
     ).help(
         f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool "
         "presets`. Other options override them."
@@ -244,7 +244,7 @@ class StatisticsSettings(CheckSettings):
         default="declared by the network",
     )
     metrics: str | Sequence[str | Metric] = Setting(
-        "fid", METRICS, "NAME,NAME", common=True, convert=requested
+        "fid", METRICS, "NAME,NAME", common=True, convert=select_metrics
     ).help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of "
         "these that can be computed), or FILE.py:NAME for a custom metric, whose code is "
@@ -336,7 +336,7 @@ class StatisticsSettings(CheckSettings):
                         f"{option(name, typed)} contradicts {option('extractor', str(stated))}",
                         setting=name,
                     )
-                typed = declared(type(self))[name].checked(own)
+                typed = declared_settings(type(self))[name].check(own)
             settings[name] = typed
         first = replace(stated, **settings, apart=str(stated) == stated.extractor)
         check_extractor(first)
@@ -374,7 +374,7 @@ class StatisticsSettings(CheckSettings):
     def rounding(self) -> str:
         """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
         own = DEFAULT_PROTOCOL if self.network.family in MODEL_FAMILIES else self.network.protocol
-        return self.float_to_byte or protocol_named(own or DEFAULT_PROTOCOL).float_to_byte
+        return self.float_to_byte or find_protocol(own or DEFAULT_PROTOCOL).float_to_byte
 
     @cached_property
     def chosen(self) -> list[Requested]:
@@ -629,7 +629,7 @@ class Settings(StatisticsSettings):
 
 
 ALL_SETTINGS = {
-    **declared(Settings),
+    **declared_settings(Settings),
     **{key: setting for key, (_, setting) in METRIC_SETTINGS.items()},
 }
 """The settings by name, and those of the built-in metrics by `fidtool.metrics.registry.key_of`."""
@@ -648,7 +648,7 @@ def with_arguments_of(
     ``__signature__``. The docstring gets a description of each keyword.
     """
     types = get_type_hints(kind)
-    settings = declared(cast(type, kind))
+    settings = declared_settings(cast(type, kind))
 
     def decorate(function: Callable[..., T]) -> Callable[P, T]:
         original = inspect.signature(function)
@@ -687,9 +687,9 @@ def _hint(keywords: Mapping[str, Any], known: Collection[str]) -> str:
         if name in METRIC_SETTINGS and "metrics" in known:
             kind, own = METRIC_SETTINGS[name]
             return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
-        if name in (declared(Settings)["precision"].choices or ()):
+        if name in (declared_settings(Settings)["precision"].choices or ()):
             return f"; write precision={name!r}"
-        for setting in declared(Settings).values():
+        for setting in declared_settings(Settings).values():
             flag = setting.flag.removeprefix("--").replace("-", "_")
             if setting.kind is bool and name == f"no_{flag}":
                 return f"; write {setting.name}=False"

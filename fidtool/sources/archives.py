@@ -27,7 +27,7 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     ExtentReader,
-    opened,
+    open_explained,
     read_extent,
     too_large,
 )
@@ -71,7 +71,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     counts: list[int] = []
     _, labels = split_common_folder(paths)
     for file, archive in enumerate(paths):
-        with opened(named.files, file) as handle:
+        with open_explained(named.files, file) as handle:
             is_compressed |= not is_zip and _decompressed(handle) is not handle
             stored = _members_in(archive, is_zip, named.key, handle, passed_over)
         _refuse_duplicates(archive, stored)

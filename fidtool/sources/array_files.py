@@ -36,7 +36,7 @@ from fidtool.sources.arrays import (
     refuse_values,
     set_of_rows,
 )
-from fidtool.sources.contents import ExtentReader, Files, Read, opened, read_extent
+from fidtool.sources.contents import ExtentReader, Files, Read, open_explained, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
 from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
@@ -71,7 +71,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     """
     arrays = []
     for file, name in enumerate(named.files.paths):
-        with opened(named.files, file) as handle:
+        with open_explained(named.files, file) as handle:
             arrays.append(_images_in(name, handle, named.key))
     reader = ArrayReader(named, arrays)
     counts = [array.shape[0] for array in arrays]

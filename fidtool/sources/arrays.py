@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange, opened
+from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange, open_explained
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
@@ -325,7 +325,7 @@ class StoredArray:
 
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
-        with opened(files, 0) as handle, self.opened(handle) as stream:
+        with open_explained(files, 0) as handle, self.opened(handle) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
         strides = self.strides or None

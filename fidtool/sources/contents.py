@@ -108,7 +108,7 @@ def too_large(size: int) -> ContentError:
     return ContentError(f"it has {size} bytes; an image file may have at most {MOST_BYTES}")
 
 
-def bytes_of(content: Read) -> bytes:
+def comparable_bytes(content: Read) -> bytes:
     """Returns bytes for comparing contents; for an error, the name of its class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
@@ -360,7 +360,7 @@ def broken_link(path: str) -> str:
     return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
 
 
-def head_of(files: Files) -> bytes:
+def read_head(files: Files) -> bytes:
     """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever
     reads it reports.
     """
@@ -372,7 +372,7 @@ def head_of(files: Files) -> bytes:
 
 
 @contextlib.contextmanager
-def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
+def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]:
     """Converts any exception that a library raises while it reads a damaged file to an `InputError`
     that names it.
     """
@@ -396,12 +396,12 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(files: Files, file: int) -> Iterator[BinaryIO]:
+def open_explained(files: Files, file: int) -> Iterator[BinaryIO]:
     """Opens a file and explains errors. Says if it is something else, such as a web page in its
     place.
     """
     name = files.paths[file]
-    with explained(name, "is damaged or truncated"), files.open(file) as handle:
+    with explain_errors(name, "is damaged or truncated"), files.open(file) as handle:
         try:
             yield handle
         except Exception:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, brief, option
-from fidtool.names import folded
+from fidtool.names import fold
 
 if TYPE_CHECKING:  # the settings import this module, and --help must be fast
     import numpy as np
@@ -44,7 +44,7 @@ class Crop:
         typed, _, size = spelled.strip().partition(":")
         if re.fullmatch("0*[1-9][0-9]{0,4}", size):
             for name in CROPS:
-                if folded(name) == folded(typed):
+                if fold(name) == fold(typed):
                     return cls(name, int(size))
         raise InputError(
             f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in "

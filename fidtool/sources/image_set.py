@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
-from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
+from fidtool.sources.contents import (
+    GONE,
+    BadFile,
+    Files,
+    Read,
+    Reader,
+    ValueRange,
+    comparable_bytes,
+)
 from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver, may_have_floats
 from fidtool.system.local_files import in_time
@@ -312,7 +320,7 @@ class ImageSet:
         for content in self._sampled():
             if isinstance(content, FidtoolError) and not isinstance(content, ProgramError):
                 raise content
-            sha.update(hashlib.sha256(bytes_of(content)).digest())
+            sha.update(hashlib.sha256(comparable_bytes(content)).digest())
         return sha.hexdigest()
 
     def _sampled(self) -> Iterator[Read]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted, folded
+from fidtool.names import fold, format_count
 
 HEAD = 1024
 """Number of bytes that these functions need."""
@@ -218,7 +218,7 @@ def is_reference(path: str) -> bool:
     project, colon, rest = path.partition(":")
     if not colon or rest.startswith("//") or os.path.lexists(path):
         return False
-    return folded(project) in map(folded, PROJECTS)
+    return fold(project) in map(fold, PROJECTS)
 
 
 def suffix_of(path: str) -> str:
@@ -283,12 +283,14 @@ class PassedOver:
         # By name as well, so that it does not depend on the order of the listing.
         kinds = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))
         suffixes = [kind for kind in kinds if kind not in (SUBFOLDER, HIDDEN)]
-        parts = [f"{counted(self.kinds[suffix], 'file')} ({suffix})" for suffix in suffixes[:4]]
+        parts = [
+            f"{format_count(self.kinds[suffix], 'file')} ({suffix})" for suffix in suffixes[:4]
+        ]
         others = sum(self.kinds[suffix] for suffix in suffixes[4:])
         if others:
-            parts.append(counted(others, "other"))
+            parts.append(format_count(others, "other"))
         if self.kinds[SUBFOLDER]:
-            parts.append(counted(self.kinds[SUBFOLDER], SUBFOLDER))
+            parts.append(format_count(self.kinds[SUBFOLDER], SUBFOLDER))
         if self.kinds[HIDDEN]:
             parts.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
         return ", ".join(parts)

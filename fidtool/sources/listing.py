@@ -24,9 +24,9 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from fidtool.errors import InputError, ResultWarning, redacted
-from fidtool.names import counted, existing_like, folded
-from fidtool.sources.contents import Files, ValueRange, broken_link, explained, head_of
+from fidtool.errors import InputError, ResultWarning, redact
+from fidtool.names import existing_like, fold, format_count
+from fidtool.sources.contents import Files, ValueRange, broken_link, explain_errors, read_head
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import (
     DAMAGED,
@@ -120,7 +120,9 @@ def saved_shards(folder: str) -> list[str]:
     splits = _entries_in(folder, "dataset_dict.json", "splits")
     if splits:
         remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
-        raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
+        raise InputError(
+            f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:", *remedies
+        )
     paths = []
     for shard in _entries_in(folder, "state.json", "_data_files"):
         if isinstance(shard, dict) and "filename" in shard:
@@ -146,7 +148,7 @@ def _list_files(path: str, files: Files, value_range: ValueRange | None) -> Imag
     is_list = suffix in LISTS
     head = b"\0"  # that of a remote archive would be a download
     if is_list or not files.remote:
-        head = head_of(files)
+        head = read_head(files)
     content = container_of(head)
     if format_of(head) and not is_list:
         content = "an image"
@@ -169,7 +171,7 @@ def _list_files(path: str, files: Files, value_range: ValueRange | None) -> Imag
             f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})",
             *remedies,
         )
-    prefix = redacted(first)  # before names are appended, which would be removed with a query
+    prefix = redact(first)  # before names are appended, which would be removed with a query
     if not is_single:
         prefix, _ = split_common_folder(files.paths)
     named = NamedFiles(path, files, prefix, key, value_range)
@@ -223,7 +225,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     if not stored:
         below = filter(Path.is_file, Path(path).rglob("*"))
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
-            head = head_of(Files([str(file)]))
+            head = read_head(Files([str(file)]))
             refuse_foreign(f"no images in {path}: {file}", head, [*DAMAGED, PLAIN])
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
@@ -232,7 +234,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     archives = [kind for kind in FILE_KINDS if kind not in OFTEN_OTHER]
     archive = max(archives, key=passed_over.kinds.__getitem__)
     if passed_over.kinds[archive]:
-        has = counted(passed_over.kinds[archive], f"{archive} file")
+        has = format_count(passed_over.kinds[archive], f"{archive} file")
         warning = ResultWarning("", f"{path} contains {has}: archives in a folder are not read")
     prefix = os.path.join(path, "")
     names = Names(stored)
@@ -278,7 +280,7 @@ def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterat
 
 _STDINS = (STDIN, "/dev/stdin")
 _JSON_LINES = ".jsonl"
-# Usual names of a column of paths, as `folded`.
+# Usual names of a column of paths, as `fold`.
 _COLUMNS = frozenset(
     {"path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath"}
 )
@@ -311,7 +313,7 @@ def list_paths(
     """
     name = path if files is None else files.paths[0]
     what = "standard input" if path in _STDINS else f"the list {name}"
-    with explained(what), _opened_list(path, files) as handle:
+    with explain_errors(what), _opened_list(path, files) as handle:
         if suffix in TABLES:
             entries = list(_in_column(handle, what, suffix, column))
         else:
@@ -546,5 +548,5 @@ def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
         for name, value in row.items()
         if is_image_name(f"{path_of(value)}") and not is_image_name(name)
     ]
-    known = [name for name in row if folded(name) in _COLUMNS]
+    known = [name for name in row if fold(name) in _COLUMNS]
     return [name for name in known if name in likely] or known or likely

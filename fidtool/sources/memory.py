@@ -353,7 +353,7 @@ def _on_host(images: Any) -> Any:
     return images
 
 
-def several(fake: Any, given: type) -> list[Any]:
+def split_sets(fake: Any, given: type) -> list[Any]:
     """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`,
     objects of the type ``given`` or None in their place, functions), is several; everything else is
     one.

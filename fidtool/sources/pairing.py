@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted, in_natural_order
+from fidtool.names import format_count, in_natural_order
 from fidtool.sources.image_set import ImageSet, Numbered, check_numbers
 
 SUFFIX = "suffix:"
@@ -20,7 +20,7 @@ HOWS = ("name", "position", "number", "sorted")
 """The other values of ``pairs``."""
 
 
-def paired(
+def pair_images(
     fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str], None] = lambda line: None
 ) -> ImageSet:
     """Return FAKE's images in the order of their partners in REAL.
@@ -160,7 +160,7 @@ def _alone(images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int])
         examples = ", ".join(names[:3])
         if len(names) > 3:
             examples += ", …"
-        yield f"{counted(len(names), 'image')} of {images.path} ({examples})"
+        yield f"{format_count(len(names), 'image')} of {images.path} ({examples})"
 
 
 def _that_fits(fake: ImageSet, real: ImageSet) -> str | None:

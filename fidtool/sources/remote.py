@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, message_of
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
@@ -465,7 +465,7 @@ def request(
             lasting = _lasting(cause, url)
             if lasting is not None:
                 raise lasting from None
-            failure = f"after {counted(number, 'attempt')}: {message_of(cause)}"
+            failure = f"after {format_count(number, 'attempt')}: {message_of(cause)}"
     raise RunError(f"{url} could not be read {failure}")
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import index_of_files, set_of_rows
-from fidtool.sources.contents import Files, PartReader, Read, image_in, opened
+from fidtool.sources.contents import Files, PartReader, Read, image_in, open_explained
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import suffix_of
 
@@ -36,7 +36,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     columns = []
     counts = []
     for file in range(len(named.files.paths)):
-        with opened(named.files, file) as handle:
+        with open_explained(named.files, file) as handle:
             if is_arrow:
                 table = _mapped(handle)
                 columns.append(_column(named, file, table.schema))

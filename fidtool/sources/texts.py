@@ -12,8 +12,8 @@ from os.path import isdir, join, splitext
 from pathlib import Path
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted, folded
-from fidtool.sources.contents import explained
+from fidtool.names import fold, format_count
+from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import TABLES, TEXT
 from fidtool.sources.listing import columns_of_paths, path_of, rows_of
 from fidtool.system.local_files import read_file
@@ -53,8 +53,8 @@ class Texts:
         if self.listed:
             if len(self.listed) != count:
                 raise InputError(
-                    f"{named} has {counted(len(self.listed), self.what)} without paths of images, "
-                    f"but {path} has {counted(count, 'image')}",
+                    f"{named} has {format_count(len(self.listed), self.what)} without paths of "
+                    f"images, but {path} has {format_count(count, 'image')}",
                     setting=self.setting,
                 )
             texts.extend(self.listed[number] for number in numbers)
@@ -66,7 +66,7 @@ class Texts:
             return None
         if lacking:
             raise InputError(
-                f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} "
+                f"{named} has no {self.what} of {format_count(len(lacking), 'image')} of {path} "
                 f"({lacking[0]})",
                 setting=self.setting,
             )
@@ -77,7 +77,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """Read the texts that a setting names: a .csv, .tsv, .jsonl or .txt, or a folder of .txt files.
 
     Args:
-        columns: usual names of the column of texts, as `fidtool.names.folded`.
+        columns: usual names of the column of texts, as `fidtool.names.fold`.
 
     Raises:
         InputError: if the file cannot be read, or has no such column, or an image twice with
@@ -85,7 +85,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """
     if isdir(place):
         named = {}
-        with explained(place):
+        with explain_errors(place):
             for file in Path(place).rglob("*.txt"):
                 stem = str(file.relative_to(place).with_suffix(""))
                 named[stem] = _utf8(_text_in(file).strip(), str(file), setting)
@@ -93,7 +93,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         listed = []
-        with explained(place):
+        with explain_errors(place):
             for number, line in enumerate(StringIO(_text_in(place)), 1):
                 listed.append(_utf8(line.strip(), f"{place}, line {number}", setting))
         return Texts(place, setting, what, {}, listed)
@@ -112,7 +112,7 @@ def _texts_in_table(
     named: dict[str, str] = {}
     listed: list[str] = []
     folder = os.path.dirname(place)
-    with explained(place):
+    with explain_errors(place):
         for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
@@ -134,7 +134,7 @@ def _texts_in_table(
 
 def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
     for name in columns:
-        likely = [column for column in fields if folded(column) == name]
+        likely = [column for column in fields if fold(column) == name]
         if len(likely) > 1:
             raise InputError(
                 f"{where} has the columns {likely[0]} and {likely[1]}:",

@@ -24,7 +24,7 @@ from fidtool.reading.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reordered
+from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reorder
 from fidtool.statistics.set_statistics import (
     NO_IMAGES,
     LayerStatistics,
@@ -122,7 +122,7 @@ class Accumulator:
         if self.used.all():
             return self._rows
         places = np.flatnonzero(self.used)
-        return {name: reordered(rows, places) for name, rows in self._rows.items()}
+        return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
     def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
         """Adds a piece of a batch.

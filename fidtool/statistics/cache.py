@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import RunError, redacted
+from fidtool.errors import RunError, redact
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
@@ -181,7 +181,7 @@ def _listed_path(path: str) -> str:
     """
     if path == STDIN:
         return path
-    return redacted(path) if "://" in path else real_path(path)
+    return redact(path) if "://" in path else real_path(path)
 
 
 def _too_fresh(images: ImageSet) -> bool:

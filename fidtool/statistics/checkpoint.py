@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, message_of, option
-from fidtool.names import counted, shortened
+from fidtool.names import format_count, shorten
 from fidtool.reading.batches import Batch
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.image_set import ImageSet, SetPart
@@ -124,7 +124,8 @@ class Checkpoint:
                 unused.setdefault(reason, []).append(file)
         for reason, files in unused.items():
             self._warn(
-                f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set"
+                f"{files[0]} is {reason}; computed again: {format_count(len(files), 'part')} of a "
+                "set"
             )
         return left
 
@@ -252,9 +253,7 @@ def _difference(name: str, owner: str, before: Any, after: Any) -> str:
         return f"it had different {option('metrics')}, which need different features of the images"
     if name == "identity":
         return f"the names of the images{owner} differ, or it is another folder"
-    was, is_now = (
-        "not set" if value is None else shortened(f"{value}") for value in (before, after)
-    )
+    was, is_now = ("not set" if value is None else shorten(f"{value}") for value in (before, after))
     return f"{name}{owner} was {was} and is now {is_now}"
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option, redacted, without_secrets
+from fidtool.errors import InputError, option, redact, without_secrets
 from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import (
     FEATURES,
@@ -22,13 +22,13 @@ from fidtool.features.protocol import (
     SPATIAL,
     WRITTEN_LAYOUTS,
     Definition,
+    find_protocol,
     inception_definition,
-    protocol_named,
     spatial_definition,
 )
 from fidtool.reading.decode import ImageProperties
 from fidtool.reading.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
-from fidtool.sources.contents import BadFile, Files, explained
+from fidtool.sources.contents import BadFile, Files, explain_errors
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.sources.listing import split_key
@@ -41,7 +41,7 @@ from fidtool.statistics.foreign import (
     read_foreign,
     with_origin,
 )
-from fidtool.statistics.rows import reordered
+from fidtool.statistics.rows import reorder
 from fidtool.statistics.set_statistics import (
     NO_IMAGES,
     SUMS,
@@ -94,10 +94,10 @@ def write_statistics(
     if layout is not None:
         _write_layout(Path(path), statistics, layout, images, overwrite)
         return
-    skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
+    skipped = tuple(BadFile(redact(bad.file), redact(bad.reason)) for bad in statistics.skipped)
     statistics = replace(statistics, skipped=skipped)
     if statistics.pictures is not None:
-        statistics = replace(statistics, pictures=statistics.pictures.redacted())
+        statistics = replace(statistics, pictures=statistics.pictures.redact())
     if statistics.config is not None:
         statistics = replace(statistics, config=without_secrets(statistics.config))
     save_arrays(path, arrays_of(statistics), overwrite)
@@ -128,7 +128,7 @@ def _write_layout(
             f"{images.dtype} of shape {images.shape}"
         )
     statistics.whole(str(path))
-    protocol = protocol_named(layout)
+    protocol = find_protocol(layout)
     definitions = {FEATURES: inception_definition(protocol, max(INCEPTION_DIMS))}
     arrays: dict[str, Any] = {}
     if images is not None:
@@ -147,7 +147,7 @@ def _write_layout(
     if layout == "clean-fid" and statistics.features is not None:
         rows = statistics.features
         if statistics.order is not None:
-            rows = reordered(rows, np.argsort(statistics.order))
+            rows = reorder(rows, np.argsort(statistics.order))
         of_kid = {"feats": rows, "fingerprint": arrays["fingerprint"]}
         save_arrays(features_file(path), of_kid, overwrite)
 
@@ -276,7 +276,7 @@ def read_statistics(
         if not os.path.isfile(name):
             raise InputError(f"no statistics file {path}")
         files = Files([name])
-    with explained(str(path)), open_arrays(str(path), files, key) as arrays:
+    with explain_errors(str(path)), open_arrays(str(path), files, key) as arrays:
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
             statistics = own_statistics(arrays, str(path), features_of, networks)
@@ -298,7 +298,7 @@ def features_alone(path: str, features: NDArray[Any], name: str, wanted: bool) -
     """Returns the statistics of an array (N, D) of features, called ``name`` in messages; with it
     if ``wanted``.
     """
-    with explained(path):
+    with explain_errors(path):
         return of_features(NamedArrays({name: features}).rows(name), wanted, ddof=1)
 
 

@@ -29,24 +29,24 @@ from fidtool.features.protocol import (
     INCEPTION_SIZES,
     SPATIAL,
     SPATIAL_DIMS,
+    find_protocol,
     inception_definition,
-    protocol_named,
     spatial_definition,
 )
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.references.catalogue import FD_LOSS
 from fidtool.sources.array_files import arrays_in
 from fidtool.sources.arrays import StoredArray, names_of_images, read_header
-from fidtool.sources.contents import Files, head_of
+from fidtool.sources.contents import Files, read_head
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
-from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reordered
+from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reorder
 from fidtool.statistics.set_statistics import (
     Features,
     LayerStatistics,
     Moments,
     Statistics,
-    checked_moments,
+    check_moments,
 )
 from fidtool.system.json_fields import restored
 
@@ -186,7 +186,7 @@ class NamedArrays:
 
     def gaussian(self, mu: str, sigma: str) -> Moments:
         """Returns a mean and a covariance as float64."""
-        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
+        return check_moments(self.array(mu), self.array(sigma), mu, sigma)
 
     def rows(self, name: str) -> Features:
         """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if
@@ -354,7 +354,7 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
                 arrays[f"{key}_{layer}" if layer else key] = array
         writer = _writer_of(next(iter(layers)))
         return NamedArrays(arrays, writer, [layer for layer in layers.values() if layer])
-    listed = f"it has {shortened(', '.join(names)) or 'none with a name'}"
+    listed = f"it has {shorten(', '.join(names)) or 'none with a name'}"
     if not entry and len(names) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
     entry = entry or names[0]
@@ -374,7 +374,7 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
     This is its kind, `NPZ`, `PICKLE` or an empty string; whether it has statistics; and the array
     of images that is read if none is named, empty if there is none.
     """
-    kind = _kind_of(head_of(files))
+    kind = _kind_of(read_head(files))
     # Of an archive that begins with another member, not every member is read: it may have a million
     # images.
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
@@ -425,7 +425,7 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     # Rounding can make the variance of a constant feature negative.
     rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
-    statistics = Statistics.of(*checked_moments(mu, sigma), count)
+    statistics = Statistics.of(*check_moments(mu, sigma), count)
     if not has_rows or not wanted:
         return statistics
     rows = arrays.rows(_ALL_FEATURES)
@@ -460,7 +460,7 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 def _with_rows(statistics: Statistics, rows: Features) -> Statistics:
     """Adds features in stored order, which become those in canonical order."""
     order = canonical_order(len(rows))
-    layer = replace(statistics.layers[FEATURES], features=reordered(rows, order))
+    layer = replace(statistics.layers[FEATURES], features=reorder(rows, order))
     return replace(statistics, layers={FEATURES: layer}, order=order)
 
 
@@ -486,7 +486,7 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics
-    definition = inception_definition(protocol_named(protocol), statistics.dims)
+    definition = inception_definition(find_protocol(protocol), statistics.dims)
     layers = dict(statistics.layers)
     layers[FEATURES] = replace(layers[FEATURES], definition=definition)
     if _has_spatial(statistics):

@@ -13,9 +13,9 @@ import numpy as np
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import PROBE, layer_prefix
-from fidtool.names import counted, or_none, shortened
+from fidtool.names import format_count, or_none, shorten
 from fidtool.reading.records import ImageRecords
-from fidtool.sources.contents import explained
+from fidtool.sources.contents import explain_errors
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.accumulator import Accumulator, Layer
@@ -61,7 +61,7 @@ Facts = Mapping[str, Any]
 """What must be equal of statistics that are merged, by the names in messages."""
 
 
-def facts_of(
+def describe_run(
     layers: Mapping[str, Layer],
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -81,7 +81,7 @@ def facts_of(
     return {**facts, "crop": crop or "none", "diagnosis": records, **arithmetic}
 
 
-def known_facts(name: str, statistics: Statistics) -> Facts:
+def describe_statistics(name: str, statistics: Statistics) -> Facts:
     """Returns the facts of statistics. An InputError if they have no exact sums."""
     layers = _layers(statistics)
     if len(layers) < len(statistics.layers) or statistics.arithmetic is None:
@@ -90,7 +90,7 @@ def known_facts(name: str, statistics: Statistics) -> Facts:
             "compute it again with `fidtool stats`",
         )
     records = statistics.pictures is not None
-    return facts_of(
+    return describe_run(
         layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records
     )
 
@@ -115,7 +115,7 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
         for key in keys
         if not key.endswith(PROBE)
     ]
-    how = shortened(", ".join(differences) or "other bits of a probe batch", 400)
+    how = shorten(", ".join(differences) or "other bits of a probe batch", 400)
     raise InputError(
         f"{name} and {other_name} were not computed in the same way ({how}):",
         "compute one of them again, with the same settings, software and kind of device",
@@ -127,7 +127,7 @@ class _Merger:
 
     def __init__(self, name: str, first: Statistics) -> None:
         self._name = name
-        self._facts = known_facts(name, first)
+        self._facts = describe_statistics(name, first)
         self._first = _part_of(name, first)
         self._sums = Accumulator(_layers(first), self._first.total)
         self._names: list[str] = []
@@ -138,7 +138,7 @@ class _Merger:
 
     def add(self, name: str, statistics: Statistics) -> None:
         part = _part_of(name, statistics)
-        refuse_other(name, known_facts(name, statistics), self._name, self._facts)
+        refuse_other(name, describe_statistics(name, statistics), self._name, self._facts)
         if (part.whole, part.total) != (self._first.whole, self._first.total):
             raise InputError(
                 f"{name} and {self._name} are of different sets: the names, sizes or contents of "
@@ -148,13 +148,13 @@ class _Merger:
         owners = self._owners[images]
         number = owners.max(initial=-1)
         if number >= 0:
-            common = counted(int((owners >= 0).sum()), "image")
+            common = format_count(int((owners >= 0).sum()), "image")
             raise InputError(
                 f"{name} ({part.name}) and {self._names[number]} ({self._parts[number].name}) have "
                 f"{common} in common:",
                 "pass each part once",
             )
-        with explained(name):
+        with explain_errors(name):
             self._sums.add_part(statistics)
         self._owners[images] = len(self._parts)
         self._names.append(name)
@@ -171,7 +171,7 @@ class _Merger:
         allowed = most_skipped((self._statistics[0].config or {}).get("max_skip", MAX_SKIP), count)
         if len(skipped) > allowed or not sums.count:
             raise InputError(
-                f"{len(skipped)} of {counted(count, 'file')} cannot be used, but "
+                f"{len(skipped)} of {format_count(count, 'file')} cannot be used, but "
                 f"{option('max_skip')} allows {allowed} ({skipped[0].file}: {skipped[0].reason}):",
                 "fix them, and do their parts again",
             )
@@ -185,7 +185,7 @@ class _Merger:
             count=sums.count,
             traits=sums.traits,
             skipped=tuple(skipped),
-            pictures=ImageRecords.joined(pictures, order, count) if pictures else None,
+            pictures=ImageRecords.join(pictures, order, count) if pictures else None,
             order=np.concatenate(numbers)[order] if len(numbers) == len(self._parts) else None,
             part=None,
         )
@@ -201,9 +201,10 @@ class _Merger:
             (total,) = totals
             every = [f"{number}/{total}" for number in range(1, int(total) + 1)]
             lacking = [name for name in every if name not in names]
-            which = f": part {shortened(', '.join(lacking))}" if lacking else ""
+            which = f": part {shorten(', '.join(lacking))}" if lacking else ""
         raise InputError(
-            f"no file has {counted(missing, 'image')} of the set's {len(self._owners)}{which}:",
+            f"no file has {format_count(missing, 'image')} of the set's "
+            f"{len(self._owners)}{which}:",
             "pass all parts of the set",
         )
 

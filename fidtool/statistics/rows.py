@@ -42,7 +42,7 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
         ) from None
 
 
-def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+def reorder(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
     result = empty_rows(len(order), rows.shape[1], rows.dtype)
     # NumPy's other modes copy the result.

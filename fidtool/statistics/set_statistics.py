@@ -50,7 +50,7 @@ NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
 """That of a part without a readable image, or of which the exact sums suffice."""
 
 
-def checked_moments(
+def check_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
 ) -> Moments:
     """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
-from fidtool.errors import FidtoolError, Spelling, as_argument, rendered
+from fidtool.errors import FidtoolError, Spelling, as_argument, render
 from fidtool.names import legible
 
 _LOGGER = logging.getLogger("fidtool")
@@ -24,7 +24,7 @@ be, if known.
 
 @dataclass
 class Console:
-    """Prints on stderr, what `rendered` returns.
+    """Prints on stderr, what `render` returns.
 
     Attributes:
         warnings: whether to print warnings and verdicts.
@@ -44,7 +44,7 @@ class Console:
 
     def shown(self, text: str) -> str:
         """Return a message as this console prints it."""
-        return rendered(text, self.spelling)
+        return render(text, self.spelling)
 
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""
@@ -126,4 +126,4 @@ class Console:
 
 def log_warning(line: str) -> None:
     """Write to the log ``fidtool``, at the level WARNING."""
-    _LOGGER.warning("%s", rendered(line))
+    _LOGGER.warning("%s", render(line))

@@ -29,7 +29,7 @@ from fidtool.features.device import Device, computing_on, device_of, full_fp32, 
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, digest_of, frozen
+from fidtool.features.network import Network, digest_of, freeze
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
@@ -38,8 +38,8 @@ from fidtool.features.protocol import (
     PROTOCOLS,
     Definition,
     ProtocolName,
+    find_protocol,
     inception_definition,
-    protocol_named,
 )
 from fidtool.features.resize import ImageTensors, Preparation
 from fidtool.result.values import Features
@@ -47,7 +47,7 @@ from fidtool.settings.settings import CheckSettings, StatisticsSettings
 from fidtool.system.cache_dir import one_at_a_time
 from fidtool.system.console import log_warning
 from fidtool.training.inputs import Convert, check_range, flag, not_floats, warn_of_dtype
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
@@ -114,7 +114,7 @@ class SharedExtractor(Shared):
 
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
-        asked: str | None = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
+        asked: str | None = declared_settings(CheckSettings)["float_to_byte"].check(float_to_byte)
         # Some published networks have protocols of their own, which round as the default one does.
         protocol = PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL])
         return asked or protocol.float_to_byte
@@ -133,7 +133,7 @@ class SharedExtractor(Shared):
             step = PLAIN_STEP if feature_step is None else feature_step
             return _PlainExtractor(feature, choice.extractor, step, cpu)
         if choice.extractor == "inception":
-            protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
+            protocol = find_protocol(choice.protocol or DEFAULT_PROTOCOL)
             dims = choice.dims or max(INCEPTION_DIMS)
             definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
             weights = inception_weights(choice.weights)
@@ -166,7 +166,7 @@ class _PlainExtractor(Extractor):
     """
 
     def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
-        module = frozen(module)
+        module = freeze(module)
         definition = Definition(
             extractor=name,
             weights_sha256=digest_of(module.state_dict()),
@@ -278,7 +278,7 @@ def shared_extractor(
         )
     if antialias is not None and chosen(feature, None, weights).extractor == "inception":
         selected = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
-        if protocol is not None and protocol_named(protocol).name != selected:
+        if protocol is not None and find_protocol(protocol).name != selected:
             raise InputError(
                 f"antialias={antialias} selects the protocol {selected!r}, and "
                 f"protocol={protocol!r} another one:",

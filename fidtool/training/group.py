@@ -353,7 +353,7 @@ def dist_sync_fn(
 def _gathered(
     tensor: torch.Tensor, group: Group, grad: Grad, timeout: float
 ) -> tuple[torch.Tensor, list[int]]:
-    GRAD.checked(grad)
+    GRAD.check(grad)
     if tensor.ndim == 0:
         tensor = tensor.reshape(1)
     ranks = ranks_of(group)

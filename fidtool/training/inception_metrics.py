@@ -18,7 +18,7 @@ from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, ResultWarning, TooFewImagesError, merged, renamed
+from fidtool.errors import InputError, ResultWarning, TooFewImagesError, merge_warnings, renamed
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
@@ -46,7 +46,7 @@ from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.sums import SIDES, ImageSums
 from fidtool.training.synced_metric import SyncedMetric, Values
-from fidtool.validation import declared, text_of
+from fidtool.validation import declared_settings, text_of
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[Tensor, Tensor]
@@ -97,7 +97,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         dist_sync_fn: Callable[..., Any] | None = None,
         distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
-        declared(StatisticsSettings)["batch_size"].checked(batch_size)
+        declared_settings(StatisticsSettings)["batch_size"].check(batch_size)
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
@@ -171,7 +171,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         warnings = context.said
         if metric.frechet:
             warnings = set_warnings({images.path: images.statistics for images in sets}) + warnings
-        values, warnings = world.broadcast((values, merged(warnings)))
+        values, warnings = world.broadcast((values, merge_warnings(warnings)))
         return Result(
             {name: values[name] for name in self._names if name in values},
             real_count,

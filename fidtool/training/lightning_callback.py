@@ -145,13 +145,13 @@ class FIDCallback(Base):
         self._network = chosen("inception" if feature is None else feature, protocol, weights)
         self.generate = generate
         self.reference = reference
-        self.num_samples = _NUM_SAMPLES.checked(num_samples)
-        self.every_n_epochs = _EVERY_N_EPOCHS.checked(every_n_epochs)
+        self.num_samples = _NUM_SAMPLES.check(num_samples)
+        self.every_n_epochs = _EVERY_N_EPOCHS.check(every_n_epochs)
         self.seed = seed
         self.batch_size = batch_size
         self.name = name
         self.metrics = _classes(metrics)
-        self.model_weights: ModelWeights = _MODEL_WEIGHTS.checked(model_weights)
+        self.model_weights: ModelWeights = _MODEL_WEIGHTS.check(model_weights)
         self._called = name or FID.name
         # None would replace what a functools.partial in `metrics` passes.
         options = {

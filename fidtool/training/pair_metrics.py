@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidtool.diagnose.order import SAMPLE, misplaced
+from fidtool.diagnose.order import SAMPLE, find_misplaced
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
@@ -155,7 +155,7 @@ class PairValues(SampleRows):
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         yield from super().warnings(ranks)
-        wrong, *_ = misplaced(self._sample["real"], self._sample["fake"])
+        wrong, *_ = find_misplaced(self._sample["real"], self._sample["fake"])
         if len(wrong):
             yield ResultWarning(
                 "",

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidtool.distributed.rendezvous import listed_ranks
+from fidtool.distributed.rendezvous import list_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import ResultWarning
 
@@ -249,4 +249,4 @@ def on_several(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, 
         if shared := int(np.isin(rows["hash"], hashes[owners > 1]).sum()):
             total += shared
             sharing.append(rank)
-    return total, listed_ranks(sharing)
+    return total, list_ranks(sharing)

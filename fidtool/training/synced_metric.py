@@ -23,7 +23,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, ResultWarning, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
-from fidtool.names import counted
+from fidtool.names import format_count
 from fidtool.training.group import (
     Group,
     Ranks,
@@ -322,7 +322,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         warnings = [*sums.warnings(ranks.ranks)]
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             scope = f"rank {ranks.rank} of {ranks.size} alone"
-            number = counted(sums.main.count, sums.main.noun.removesuffix("s"))
+            number = format_count(sums.main.count, sums.main.noun.removesuffix("s"))
             text = f"sync_on_compute is False: this {self._title} covers {scope} ({number})"
             warnings.append(ResultWarning("", text))
         elif ranks.size > 1:

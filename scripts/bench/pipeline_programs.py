@@ -83,7 +83,7 @@ def extract(real: str, fake: str, workers: int, batch_size: int) -> None:
             **settings,
         ).run
 
-    import scipy.spatial  # noqa: F401  # not counted: the diagnosis of large sets imports it, that of small ones not
+    import scipy.spatial  # noqa: F401  # not format_count: the diagnosis of large sets imports it, that of small ones not
 
     run(num=2)  # imports all else
     before = time.process_time()

@@ -21,8 +21,8 @@ from fidtool.features.models.inception import inception_extractor, load_weights
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
+    find_protocol,
     inception_definition,
-    protocol_named,
 )
 from fidtool.reading.batches import Batch, plan_batches
 from fidtool.reading.decode import DecodeOptions
@@ -104,7 +104,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
         protocol, state = (
-            protocol_named(DEFAULT_PROTOCOL),
+            find_protocol(DEFAULT_PROTOCOL),
             load_weights(None, lambda line: None).state,
         )
         definitions = {FEATURES: inception_definition(protocol, 2048)}

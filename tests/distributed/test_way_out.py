@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.output import as_flag
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.run import context as module
 from fidtool.run.context import FinishedWork
 from support.command_line import Run
@@ -98,14 +98,14 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     now[0] += 29.0
     assert kept.advice() == ""
     now[0] += 1.0
-    assert rendered(kept.advice(), as_flag) == f"; {NOTHING}"
+    assert render(kept.advice(), as_flag) == f"; {NOTHING}"
     kept.cached, kept.unsaved_since = ["a"], None
     cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"
     kept.cached, kept.unsaved_since = ["a", "b"], now[0]
     now[0] += 30.0
     in_python = REST.replace("--checkpoint DIR", "checkpoint=...")
-    assert rendered(kept.advice()) == f"; the statistics of a and 1 more {cached}; {in_python}"
+    assert render(kept.advice()) == f"; the statistics of a and 1 more {cached}; {in_python}"
 
 
 def test_an_exception_of_the_program_gets_the_advice_too(sets: list[Path]) -> None:

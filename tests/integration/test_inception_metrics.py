@@ -15,7 +15,7 @@ import fidtool
 from fidtool.features.models import inception as weights
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import SPATIAL
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.statistics.file import read_statistics
 from fidtool.training import InceptionScore
 from support import adm_evaluator
@@ -185,7 +185,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
     assert list(found.json["results"][0]["metrics"]) == ["fid"]
-    failed = f"the download from a mirror failed ({shortened('offline' + ', and on' * 40, 200)})"
+    failed = f"the download from a mirror failed ({shorten('offline' + ', and on' * 40, 200)})"
     reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
     file = "fetch the file elsewhere and pass it with --cmmd-extractor clip@weights=..."
     ways = f"{file}, or set A_VARIABLE"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.settings.presets import PRESETS, with_preset
-from fidtool.settings.record import recorded
+from fidtool.settings.record import record_settings
 from fidtool.settings.settings import Settings
 from support.command_line import Run
 from support.offline import needs_weights
@@ -27,7 +27,7 @@ def test_every_preset_is_valid(name: str) -> None:
     settings = Settings(**with_preset({"preset": name}))
     assert settings.preset == name
     for setting, value in PRESETS[name].settings.items():
-        found = recorded(settings)[setting]
+        found = record_settings(settings)[setting]
         assert found == (value.split(",") if setting == "metrics" else value)
     named = {each.full for each in settings.further.values()}
     assert named == {*PRESETS[name].further_networks}

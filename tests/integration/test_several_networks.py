@@ -17,7 +17,7 @@ import torch
 import fidtool
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.models.families import layer_name, networks_of
-from fidtool.names import shortened
+from fidtool.names import shorten
 from fidtool.result.evaluation import read_evaluation
 from fidtool.run import measure
 from fidtool.settings.settings import Settings
@@ -123,7 +123,7 @@ def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_p
     interval = content["uncertainties"][KEY]["corrected"]
     assert float(row[f"uncertainties.{KEY}.corrected.low"]) == interval["low"]
     page = (tmp_path / "r.html").read_text()
-    assert page.count(f"Bias-corrected FD ({shortened(COLOURS, 35)}): ") == 1
+    assert page.count(f"Bias-corrected FD ({shorten(COLOURS, 35)}): ") == 1
     assert KEY in (tmp_path / "h.jsonl").read_text()
     assert here("diff", "r.json", "r.json").status == 0
 
@@ -350,12 +350,12 @@ def test_statistics_are_completed_without_running_the_first_network_again(
     assert here("stats", real, "-o", "one.npz", "--extractor", TINY, *arguments).status == 0
     run, ran = ForwardPasses.run, list[int]()
 
-    def counted(passes: ForwardPasses[Any], batches: Any) -> Any:
+    def counting(passes: ForwardPasses[Any], batches: Any) -> Any:
         ran.append(len(passes.extractors))
         return run(passes, batches)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ForwardPasses, "run", counted)
+        patched.setattr(ForwardPasses, "run", counting)
         assert (
             here("stats", real, "-o", "two.npz", "--complete", "one.npz", *both_networks).status
             == 0

@@ -17,7 +17,7 @@ from PIL import Image, ImageFilter
 
 from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
-from fidtool.diagnose.order import misplaced
+from fidtool.diagnose.order import find_misplaced
 from fidtool.reading.decode import decode
 from fidtool.reading.records import ImageRecords, RecordArray, records_of, thumbnails
 from support import degenerate
@@ -171,7 +171,7 @@ def test_only_reconstructions_in_another_order_are_said(folder: str, kind: str) 
         np.concatenate([thumbnails(np.asarray(each)[None]) for each in images])
         for images in (images, map(change, images))
     )
-    assert len(misplaced(real, fake)[0]) == 0
+    assert len(find_misplaced(real, fake)[0]) == 0
     if folder == "frames" and kind != "JPEG 95":
         return
     numbers = np.arange(len(images))
@@ -182,7 +182,7 @@ def test_only_reconstructions_in_another_order_are_said(folder: str, kind: str) 
         sorted(numbers, key=str),
     ):
         if not np.array_equal(order, numbers):
-            assert len(misplaced(real, fake[order])[0]) > least
+            assert len(find_misplaced(real, fake[order])[0]) > least
 
 
 @pytest.mark.parametrize("folder", ["cifar10/train", "flowers/daisy"])

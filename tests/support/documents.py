@@ -48,7 +48,7 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the document in a file, see `checked`."""
+    """Return the document in a file, see `check`."""
     return checked(json.loads(path.read_text("utf-8")))
 
 

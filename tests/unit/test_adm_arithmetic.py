@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.settings.presets import with_preset
@@ -97,7 +97,7 @@ def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
     )
     assert (
         "or pass splits of InceptionScore(...), which divides them at random, instead of "
-        "part_size of" in rendered(line)
+        "part_size of" in render(line)
     )
     assert (
         computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"]

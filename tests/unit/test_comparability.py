@@ -10,7 +10,7 @@ import pytest
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.features.protocol import INCEPTION, Definition, inception_definition, protocol_named
+from fidtool.features.protocol import INCEPTION, Definition, find_protocol, inception_definition
 from fidtool.references.catalogue import REFERENCES
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
@@ -32,9 +32,9 @@ YES = dict.fromkeys(
 
 def definition(protocol: str | None, extractor: str = INCEPTION, dims: int = 2048) -> Definition:
     """Return a definition whose protocol has this name; None if it is that of no protocol."""
-    of_inception = inception_definition(protocol_named("tensorflow"), 2048)
+    of_inception = inception_definition(find_protocol("tensorflow"), 2048)
     if extractor == INCEPTION and protocol is not None:
-        of_inception = inception_definition(protocol_named(protocol), 2048)
+        of_inception = inception_definition(find_protocol(protocol), 2048)
     resizes = {"pil": "pillow-bicubic", "torch": "bicubic-antialias-unclamped", None: "another"}
     return replace(
         of_inception,

@@ -16,11 +16,11 @@ from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
 from fidtool.cli.output import as_flag
 from fidtool.distributed.rendezvous import AbsentRanksError
-from fidtool.errors import FidtoolError, SettingPart, TooFewImagesError, option, renamed, rendered
+from fidtool.errors import FidtoolError, SettingPart, TooFewImagesError, option, renamed, render
 from fidtool.metrics.kid import KID
 from fidtool.metrics.prdc import PRDC
 from fidtool.settings.settings import PYTHON, Settings
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 from support.places import ROOT
 
 SPELLINGS = [
@@ -47,12 +47,12 @@ SPELLINGS = [
 def test_a_setting_is_named_as_users_pass_it(
     given: tuple[str, object], flag: str, argument: str
 ) -> None:
-    assert rendered(option(*given)) == argument
-    assert rendered(f"pass {option(*given)} or x", as_flag) == f"pass {flag} or x"
+    assert render(option(*given)) == argument
+    assert render(f"pass {option(*given)} or x", as_flag) == f"pass {flag} or x"
 
 
 def test_what_only_looks_like_a_setting_does_no_harm() -> None:
-    assert rendered("\x01a\x02(\x03 \x01b\x02 \x03") == "a='(' b=' '"
+    assert render("\x01a\x02(\x03 \x01b\x02 \x03") == "a='(' b=' '"
 
 
 def test_a_setting_can_have_another_name_in_the_errors_of_a_block() -> None:
@@ -85,7 +85,7 @@ def test_every_setting_has_a_flag_that_click_accepts() -> None:
         flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts
     }
     assert {
-        as_flag(name) for name, each in declared(Settings).items() if each.group != PYTHON
+        as_flag(name) for name, each in declared_settings(Settings).items() if each.group != PYTHON
     } <= flags
 
 
@@ -207,7 +207,15 @@ def test_only_the_command_line_names_flags() -> None:
 
 
 def test_settings_named_in_messages_exist() -> None:
-    known = {*declared(Settings), "feature", "num_samples", "real", "fake", "index", "data_range"}
+    known = {
+        *declared_settings(Settings),
+        "feature",
+        "num_samples",
+        "real",
+        "fake",
+        "index",
+        "data_range",
+    }
     named = [
         (name, each.value)
         for name, tree in sources(re.compile(r"\boption\(|\bsetting="))
@@ -239,7 +247,7 @@ def test_an_error_about_one_setting_names_it() -> None:
         with pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
-        assert rendered(refused.value.text, as_flag).split()[0] == as_flag(name)
+        assert render(refused.value.text, as_flag).split()[0] == as_flag(name)
 
 
 def test_a_long_value_is_not_printed_whole() -> None:

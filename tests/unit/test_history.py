@@ -14,7 +14,13 @@ from scipy.stats import binom, nct, norm
 from fidtool.distances.error_bars import interval
 from fidtool.errors import InputError
 from fidtool.report.text import dumps
-from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
+from fidtool.result.changes import (
+    append_history,
+    changes_of,
+    difference_lines,
+    per_fake,
+    read_history,
+)
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.run.gates import baselines_of, missed_gates
@@ -175,7 +181,7 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
     )
     (change,) = changes_of(old, new)
     assert change.reason == "REAL.count: 100 -> 99"
-    assert lines_of(change.besides) == [
+    assert difference_lines(change.besides) == [
         "settings.metrics: fid, kid -> fid",
         "settings.exhibits: true -> false",
         "settings.kid: subsets: 5, seed: 0 -> -",
@@ -188,10 +194,10 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
 
 def test_long_values_are_cut_between_words() -> None:
     parts = {f"setting_{number}": None for number in range(9)}
-    assert lines_of({("REAL", "made_with"): (None, parts)}) == [
+    assert difference_lines({("REAL", "made_with"): (None, parts)}) == [
         "REAL.settings of its file: - -> setting_0: null, setting_1: null, …"
     ]
-    (line,) = lines_of({("REAL", "name"): ("a", "b" * 50)})
+    (line,) = difference_lines({("REAL", "name"): ("a", "b" * 50)})
     assert line == f"REAL.name: a -> {'b' * 13}…{'b' * 26}"
 
 
@@ -206,7 +212,7 @@ def test_a_crop_says_that_pixels_differ() -> None:
         (change,) = changes_of(
             replace(before, results=(replace(result, real=old),)), replace(before, results=results)
         )
-        assert lines_of(change.besides) == lines
+        assert difference_lines(change.besides) == lines
         assert change.reason == lines[0]
 
 

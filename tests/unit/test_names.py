@@ -9,9 +9,9 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice, check_extractor
-from fidtool.features.protocol import PROTOCOLS, ProtocolName, protocol_named
+from fidtool.features.protocol import PROTOCOLS, ProtocolName, find_protocol
 from fidtool.metrics.kid import KID
-from fidtool.metrics.registry import BUILT_IN, metric_named, requested
+from fidtool.metrics.registry import BUILT_IN, find_metric, select_metrics
 from fidtool.settings.settings import Settings
 
 
@@ -32,13 +32,13 @@ from fidtool.settings.settings import Settings
     }.items(),
 )
 def test_metrics(typed: str, meant: str) -> None:
-    found = metric_named(typed)
+    found = find_metric(typed)
     assert found.metric == BUILT_IN[meant]()
     assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").chosen] == [meant]
 
 
 def test_all_metrics() -> None:
-    chosen = requested("All")
+    chosen = select_metrics("All")
     assert [each.metric.name for each in chosen] == [
         name for name, kind in BUILT_IN.items() if not kind.by_name
     ]
@@ -47,13 +47,13 @@ def test_all_metrics() -> None:
     )
     assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
-    chosen = requested(["all", kid, "fid"])
+    chosen = select_metrics(["all", kid, "fid"])
     assert chosen[1].metric == kid
     assert {each.spec for each in chosen if not each.optional} == {"kid", "fid"}
     with pytest.raises(
         InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"
     ):
-        metric_named("all")
+        find_metric("all")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_all_metrics() -> None:
 )
 def test_unknown_metrics(typed: str, message: str) -> None:
     with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
-        metric_named(typed)
+        find_metric(typed)
 
 
 def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
     file.write_text("raise SystemExit")
     for spec in (f"{file}", f"{file}:"):
         with pytest.raises(InputError, match=r"unknown metric .*code.py:?'; .* FILE.py:NAME$"):
-            metric_named(spec)
+            find_metric(spec)
         with pytest.raises(
             InputError, match=r"unknown extractor .*code.py:?'; .* and FILE.py:NAME or"
         ):
@@ -105,7 +105,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
     }.items(),
 )
 def test_protocols(typed: str, meant: str) -> None:
-    assert protocol_named(typed).name == meant
+    assert find_protocol(typed).name == meant
     assert Settings(protocol=typed).network.protocol == meant, "the usual name is recorded"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.errors import redacted
-from fidtool.names import short_names, shortened
+from fidtool.errors import redact
+from fidtool.names import short_names, shorten
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ from fidtool.names import short_names, shortened
     ],
 )
 def test_secrets_are_removed_from_addresses(text: str, shown: str) -> None:
-    assert redacted(text) == shown
-    assert redacted(shown) == shown
+    assert redact(text) == shown
+    assert redact(shown) == shown
 
 
 @pytest.mark.parametrize("rest", ["?)", "x://", "[a:.", "a:@", "#&a", "'x://a' "])
@@ -56,11 +56,11 @@ def test_hostile_texts_take_linear_time(rest: str) -> None:
     """If the time were quadratic in the length of the text, this test would not finish."""
     start = "'x://u:p"
     text = f"{start}{''.join(each * 200_000 for each in rest)} {start}{rest * 50_000}b"
-    assert len(redacted(text)) <= len(text)
+    assert len(redact(text)) <= len(text)
 
 
 def test_a_shortened_address_shows_no_secret() -> None:
     """The omitted middle of a long name may include the question mark that begins the query."""
     address = f"https://host/{'folder/' * 30}x.zip?sig=pa55word"
-    assert "pa55word" not in shortened(address)
+    assert "pa55word" not in shorten(address)
     assert short_names([f"{address}/1", "https://pa55word@host/b.zip"])[1] == "b.zip"

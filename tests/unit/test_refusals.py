@@ -17,7 +17,7 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import choose_device, device_of
 from fidtool.metrics.metric import MetricFacts
-from fidtool.metrics.registry import metric_named
+from fidtool.metrics.registry import find_metric
 from fidtool.reading.decode import decode
 from fidtool.reading.loader import ImageLookup
 from fidtool.reading.records import NO_RECORDS, ImageRecords
@@ -160,13 +160,13 @@ def test_devices_have_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_metrics_that_all_selects() -> None:
-    cmmd = metric_named("cmmd").metric
+    cmmd = find_metric("cmmd").metric
     cmmd.obtain(None, images=False, say=None)
     assert cmmd.record(None) == {}
     with pytest.raises(
         fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"
     ):
-        metric_named("is").metric.check(MetricFacts("inception", images=3, has="fake has 3 images"))
+        find_metric("is").metric.check(MetricFacts("inception", images=3, has="fake has 3 images"))
 
 
 def test_empty_matrices_have_no_norm() -> None:

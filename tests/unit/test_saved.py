@@ -22,7 +22,13 @@ from fidtool.metrics.metric import Number
 from fidtool.report.html import html_report
 from fidtool.report.tables import lines_in
 from fidtool.report.text import dumps
-from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
+from fidtool.result.changes import (
+    append_history,
+    changes_of,
+    difference_lines,
+    per_fake,
+    read_history,
+)
 from fidtool.result.evaluation import Evaluation, read_evaluation
 from fidtool.result.explanations import (
     Heldout,
@@ -200,7 +206,7 @@ def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[ob
         yield lines_in(form, {"b.json": found})
     for pair in ((good, found), (found, good)):
         yield lines_in("table", dict(zip(("1.json", "2.json"), pair, strict=True)))
-        yield [(each.verdict, lines_of(each.besides)) for each in changes_of(*pair)]
+        yield [(each.verdict, difference_lines(each.besides)) for each in changes_of(*pair)]
     history.unlink(missing_ok=True)
     append_history(found, history)
     yield read_history(history)

@@ -30,7 +30,7 @@ from fidtool.features.network import (
     StateDict,
     digest_of,
     downloading,
-    frozen,
+    freeze,
     kept_file,
     load_strictly,
     sha256_of,
@@ -233,7 +233,7 @@ class TextTower:
         del model.visual
         load_strictly(model, state.tensors, choice, state.origin)
         self.sha256 = digest_of(model.state_dict())
-        self._model: Any = frozen(model.to(device))
+        self._model: Any = freeze(model.to(device))
 
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """Return unit vectors, float32 of shape (texts, dims), and how many texts have more than

@@ -16,9 +16,9 @@ from fidtool.features.protocol import (
     OWN_PROTOCOLS,
     SPATIAL,
     Definition,
-    protocol_named,
+    find_protocol,
 )
-from fidtool.names import closest, folded, unknown
+from fidtool.names import closest, describe_unknown, fold
 from fidtool.system.user_code import is_code_spec
 
 
@@ -285,8 +285,8 @@ def _refused(problem: str) -> InputError:
 def _usual_spelling(extractor: str) -> str:
     """Return ``inception``, a short name, or the name of a family in its usual case."""
     name, colon, model = extractor.partition(":")
-    usual = folded(name)
-    if usual in MODEL_FAMILIES or usual in SHORT_NAMES or folded(extractor) == "inception":
+    usual = fold(name)
+    if usual in MODEL_FAMILIES or usual in SHORT_NAMES or fold(extractor) == "inception":
         return f"{usual}{colon}{model}"
     return extractor
 
@@ -383,11 +383,11 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
     if name is None:
         return None
     if not choice.published:
-        return protocol_named(name).name
+        return find_protocol(name).name
     own = OWN_PROTOCOLS.get(choice.family, {})
-    if folded(name) not in own:
+    if fold(name) not in own:
         raise no_protocol(choice, name, f" ({' or '.join(own)})" if own else "", asked)
-    return folded(name)
+    return fold(name)
 
 
 def no_protocol(
@@ -442,7 +442,7 @@ def _check_name(choice: NetworkChoice) -> None:
     extractor = choice.extractor
     family = choice.published
     named = choice.option("extractor", extractor)
-    if folded(choice.family) == _REMOVED_FAMILY:
+    if fold(choice.family) == _REMOVED_FAMILY:
         raise choice.refused(
             "extractor",
             f"{named} is not a network:",
@@ -459,4 +459,4 @@ def _check_name(choice: NetworkChoice) -> None:
             "package.module:NAME for a custom network"
         )
         close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
-        raise choice.refused("extractor", unknown("extractor", extractor, close, listed))
+        raise choice.refused("extractor", describe_unknown("extractor", extractor, close, listed))

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_weights
 
-from fidtool.errors import FidtoolError, InputError, RunError, option, redacted
+from fidtool.errors import FidtoolError, InputError, RunError, option, redact
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import (
@@ -516,7 +516,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     from fidtool.system.download import DownloadError, RemoteFile
 
     address = places(None)[-1].note
-    url = redacted(address)
+    url = redact(address)
     say(f"downloading the Inception weights from {url}")
     try:
         return _require_classifier(_parse(RemoteFile(address).read(), url), classifier)

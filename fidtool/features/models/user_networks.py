@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fidtool.errors import InputError, RunError, about, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, silent_logging
-from fidtool.sources.contents import Files, explained, head_of
+from fidtool.sources.contents import Files, explain_errors, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.local_files import read_file
 from fidtool.system.user_code import load
@@ -60,7 +60,7 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
         raise choice.refused(
             "extractor", f"no file {path} (from {choice.option('extractor', path)})"
         )
-    with explained(path):
+    with explain_errors(path):
         content = read_file(path)
     module, extra = _loaded(choice, io.BytesIO(content))
     place = f"{_EXTRA} in {path}"
@@ -130,7 +130,7 @@ def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str |
                 program = torch.jit.load(content, map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
             return program, extra[_EXTRA]
     except Exception as error:  # of many types
-        refuse_foreign(path, head_of(Files([path])))
+        refuse_foreign(path, read_head(Files([path])))
         if exported:
             raise choice.refused(
                 "extractor",

@@ -11,11 +11,11 @@ import pytest
 from fidtool import InputError, Metric, Number, Setting
 from fidtool.cli.options import Command
 from fidtool.cli.output import as_flag
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.settings.settings import ALL_SETTINGS, Settings
-from fidtool.validation import declared
+from fidtool.validation import declared_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,11 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(NAMES, "energy", Energy)
-    monkeypatch.setitem(ALL_SETTINGS, "energy_subset_size", declared(Energy)["subset_size"])
     monkeypatch.setitem(
-        METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"])
+        ALL_SETTINGS, "energy_subset_size", declared_settings(Energy)["subset_size"]
+    )
+    monkeypatch.setitem(
+        METRIC_SETTINGS, "energy_subset_size", (Energy, declared_settings(Energy)["subset_size"])
     )
 
     @click.command(cls=Command, settings=Settings)
@@ -47,7 +49,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         try:
             found: Settings = command.main(list(arguments), standalone_mode=False)
         except InputError as error:
-            raise InputError(rendered(error.text, as_flag)) from None
+            raise InputError(render(error.text, as_flag)) from None
         return found
 
     return run

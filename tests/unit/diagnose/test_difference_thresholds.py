@@ -14,7 +14,7 @@ from scipy.stats import mannwhitneyu, norm
 from fidtool.diagnose import differences
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.reading.records import ImageRecords
 from support.records import (
     DETAIL,
@@ -367,7 +367,7 @@ def test_the_crop_for_sets_of_other_shapes(
         if each.code in ("other size", "other shape")
     ]
     stretched = [
-        rendered(each.message) for each in found if "stretches them differently" in each.message
+        render(each.message) for each in found if "stretches them differently" in each.message
     ]
     assert len(stretched) == bool(crops)
     assert all(each.endswith(f"compare with {crops}") for each in stretched)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fidtool.diagnose.order import SAMPLE, misplaced
+from fidtool.diagnose.order import SAMPLE, find_misplaced
 from fidtool.reading.records import thumbnails
 
 Images = NDArray[np.uint8]
@@ -67,7 +67,7 @@ def faint(images: Images) -> Images:
 
 
 def number_of(real: Images, fake: Images) -> int:
-    return len(misplaced(thumbnails(real), thumbnails(fake))[0])
+    return len(find_misplaced(thumbnails(real), thumbnails(fake))[0])
 
 
 @pytest.mark.parametrize("change", [np.copy, noisy, mean_colours, blurred, lighter, faint])
@@ -88,7 +88,7 @@ def test_another_order_is_found(change: Callable[[Images], Images]) -> None:
         np.random.default_rng(2).permutation(60),
         sorted(range(60), key=str),
     ):
-        found, others = misplaced(thumbnails(real), thumbnails(fake[order]))
+        found, others = find_misplaced(thumbnails(real), thumbnails(fake[order]))
         assert len(found) > (15 if change is mean_colours else 30)
         if change is np.copy:
             assert np.array_equal(others, np.asarray(order)[found])
@@ -112,8 +112,8 @@ def test_a_sample_is_compared_with_all() -> None:
     """In blocks; the partner is never its own rival."""
     rng = np.random.default_rng(3)
     real = rng.integers(0, 256, (40_000, 72)).astype(np.uint8)
-    assert len(misplaced(real, real)[0]) == 0
-    found, others = misplaced(real, real[::-1])
+    assert len(find_misplaced(real, real)[0]) == 0
+    found, others = find_misplaced(real, real[::-1])
     assert np.array_equal(found, np.arange(SAMPLE))
     assert np.array_equal(others, len(real) - 1 - np.arange(SAMPLE))
 
@@ -121,4 +121,4 @@ def test_a_sample_is_compared_with_all() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_single_pairs_have_no_order(count: int) -> None:
     thumbs = thumbnails(pictures(2))
-    assert len(misplaced(thumbs[:count], thumbs[1 : 1 + count])[0]) == 0
+    assert len(find_misplaced(thumbs[:count], thumbs[1 : 1 + count])[0]) == 0

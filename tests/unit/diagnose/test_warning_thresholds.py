@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
-from fidtool.errors import merged
+from fidtool.errors import merge_warnings
 from fidtool.reading.decode import ImageProperties
 from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception
@@ -49,7 +49,7 @@ def test_too_few_images_in_several_sets() -> None:
         ((50, 40, 65), ["a (only 50 images)", "b (only 40 images)"]),
     ):
         sets = {name: statistics(count) for name, count in zip("abc", counts, strict=False)}
-        found = merged(set_warnings(sets))
+        found = merge_warnings(set_warnings(sets))
         assert [str(each).partition(": too few for 64 dimensions: ")[0] for each in found] == named
         assert {each.severity for each in found} == {"high"}
 

@@ -9,14 +9,14 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
-from fidtool.features.protocol import inception_definition, protocol_named
+from fidtool.features.protocol import find_protocol, inception_definition
 from fidtool.run.opening import complete_settings
 from fidtool.run.plan import agree
 from fidtool.run.sets import REAL, SetPlan, set_needs
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
-TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64)
+TENSORFLOW = inception_definition(find_protocol("tensorflow"), 64)
 
 
 def file_of(**changes: object) -> Statistics:
@@ -26,7 +26,7 @@ def file_of(**changes: object) -> Statistics:
 
 
 def test_defaults_are_not_mentioned() -> None:
-    usual = inception_definition(protocol_named("pytorch-fid"), 2048)
+    usual = inception_definition(find_protocol("pytorch-fid"), 2048)
     assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings(), True) == (
         Settings(),
         "",
@@ -60,7 +60,7 @@ def bare_file(dims: int) -> Statistics:
 
 
 def test_only_settings_that_files_agree_on_are_adopted() -> None:
-    files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
+    files = {"a": file_of(), "b": file_of(resize=find_protocol("clean").resize)}
     config, line = complete_settings(files, Settings(), True)
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
     assert complete_settings({"a": bare_file(64)}, Settings(), True)[0].dims == 64, (

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import fidtool
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.reading.decode import DecodeError, DecodeOptions, decode
 from fidtool.settings.settings import Settings
 from fidtool.sources.arrays import as_pixels
@@ -68,7 +68,7 @@ def test_floats_follow_the_value_range(name: str) -> None:
         DecodeError, match=r"contains float32 from -0.01 to 1.01, .*: pass "
     ) as refused:
         decode(FILES[name])
-    assert "pass value_range=(0, 1)" in rendered(str(refused.value))
+    assert "pass value_range=(0, 1)" in render(str(refused.value))
 
 
 def test_white_is_zero() -> None:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.reading.decode import DecodeError, DecodeOptions, decode
 from support.encoded import FILES, encoded, noise
 from support.places import CONFORMANCE
@@ -177,7 +177,7 @@ def outcome(data: bytes, max_pixels: int) -> str:
     except DecodeError as error:
         message = str(error)
         assert message.strip()
-        assert rendered(message).isprintable(), message
+        assert render(message).isprintable(), message
         assert "memory" not in message, message  # C decoders report a lack of memory in this way
         return re.sub(r"\d+|b['\"].*", "#", message)
     finally:

@@ -60,13 +60,13 @@ def test_photos_of_12_megapixels_in_flight(
     """The bytes decoded by all workers and not yet used, while the consumer is slow."""
     decoded = multiprocessing.Value("q", 0)
 
-    def counted(*_: object) -> DecodedImage:
+    def counting(*_: object) -> DecodedImage:
         with decoded.get_lock():
             decoded.value += PHOTO_BYTES
         return photo()
 
     # Workers are forks, so it applies to them.
-    monkeypatch.setattr(loader, "decode_content", counted)
+    monkeypatch.setattr(loader, "decode_content", counting)
     count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 

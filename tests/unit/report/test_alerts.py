@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.errors import ResultWarning, merged
+from fidtool.errors import ResultWarning, merge_warnings
 from fidtool.result.evaluation import Comparison
 from support.command_line import Run
 from support.feature_sets import context_alone
@@ -50,7 +50,7 @@ def odd(name: str, text: str = "odd", detail: str = "") -> ResultWarning:
 def test_what_holds_for_several_sets_is_said_once(
     warnings: list[ResultWarning], expected: list[str]
 ) -> None:
-    assert [*map(str, merged(warnings))] == expected
+    assert [*map(str, merge_warnings(warnings))] == expected
 
 
 def test_a_metric_may_add_a_sentence() -> None:
@@ -61,14 +61,16 @@ def test_a_metric_may_add_a_sentence() -> None:
 
 def test_more_than_six_sets_are_counted() -> None:
     names = [f"s{number}" for number in range(20)]
-    (warning,) = merged(ResultWarning(name, FEW, "high", "only 60 images") for name in names)
+    (warning,) = merge_warnings(
+        ResultWarning(name, FEW, "high", "only 60 images") for name in names
+    )
     assert str(warning) == f"s0, s1, s2, s3, s4, s5 and 14 more (only 60 images): {FEW}"
-    (warning,) = merged(map(odd, names[:7]))
+    (warning,) = merge_warnings(map(odd, names[:7]))
     assert str(warning) == "s0, s1, s2, s3, s4, s5 and 1 more: odd"
 
 
 def test_the_worst_comes_first_and_severities_are_kept() -> None:
-    found = merged(
+    found = merge_warnings(
         [
             ResultWarning("a", "x"),
             ResultWarning("b", "y", "medium"),

@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from fidtool.errors import InputError, ResultWarning
 from fidtool.metrics.metric import Number
 from fidtool.names import legible
-from fidtool.report.tables import doubts_about, lines_in, narrowed
+from fidtool.report.tables import doubts_about, lines_in, select_columns
 from fidtool.result.evaluation import Evaluation, SetResult
 from fidtool.result.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
 from fidtool.result.values import Features, Value
@@ -369,7 +369,7 @@ def test_values_of_two_metrics_with_one_title_have_a_column_each() -> None:
     heading, row = text_of(saved)[:2]
     assert re.split(" {2,}", heading)[1:3] == ["Mine ± s.e.", "Mine"]
     assert re.split(" {2,}", row)[1:3] == ["1.00 ± 0.25", "2.0000"]
-    assert text_of(narrowed(saved, ["y"]))[1].split() == ["a", "2.0000"]
+    assert text_of(select_columns(saved, ["y"]))[1].split() == ["a", "2.0000"]
 
 
 def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> (
@@ -428,7 +428,7 @@ def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
         (["prdc", "KID"], ["Precision", "KID ± s.d."]),
         (["kid", "fid"], ["KID ± s.d.", "FID", *bars]),
     ):
-        shown = narrowed(saved, columns)
+        shown = select_columns(saved, columns)
         heading, *lines = text_of(shown)
         assert re.split(" {2,}", heading) == ["FAKE", *found]
         assert any("is better than" in line for line in lines) == ("fid" in columns)
@@ -440,7 +440,7 @@ def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
         ("sfid", "unknown column 'sfid'; did you mean fid? Choose from FID, KID, Precision"),
     ):
         with pytest.raises(InputError, match=problem.replace("?", r"\?")):
-            narrowed(saved, [name])
+            select_columns(saved, [name])
 
 
 def test_columns_of_two_networks() -> None:
@@ -454,8 +454,8 @@ def test_columns_of_two_networks() -> None:
         ),
     )
     saved = {"1.json": first, "2.json": other}
-    assert "FD (dinov2)" in text_of(narrowed(saved, ["fid"]))[0]
-    heading, *rows = text_of(narrowed(saved, ["fd (dinov2)"]))
+    assert "FD (dinov2)" in text_of(select_columns(saved, ["fid"]))[0]
+    heading, *rows = text_of(select_columns(saved, ["fd (dinov2)"]))
     assert "FID" not in heading
     assert [row.split() for row in rows[:2]] == [["a", "-"], ["b", "3.50"]]
 
@@ -465,7 +465,7 @@ def test_chosen_columns_are_once_in_the_table_of_classes() -> None:
     evaluation = evaluation_of(["a"])
     classes = Classes("class", (ClassResult("cat", 9, 9, {"fid": 3.0}),), {"fid": 3.0}, {})
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], classes=classes),))
-    lines = text_of(narrowed({"": evaluation}, ["fid", "FID"]))
+    lines = text_of(select_columns({"": evaluation}, ["fid", "FID"]))
     assert [line.split() for line in lines if "REAL" in line.split()] == [
         ["class", "REAL", "FAKE", "FID"]
     ]

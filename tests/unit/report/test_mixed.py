@@ -12,7 +12,7 @@ import pytest
 
 from fidtool.features.protocol import Definition
 from fidtool.report.html import html_report
-from fidtool.report.tables import lines_in, rounded
+from fidtool.report.tables import lines_in, rounded_text
 from fidtool.result.changes import changes_of
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Difference, Interval, NotComputed, Uncertainty
@@ -132,7 +132,7 @@ def test_digits_are_those_of_the_further_network(dims: int, shown: str) -> None:
     counted = replace(
         result, real=replace(result.real, count=2000), fake=replace(result.fake, count=2000)
     )
-    assert rounded(counted.values[0], counted) == shown
+    assert rounded_text(counted.values[0], counted) == shown
 
 
 def test_a_network_whose_name_begins_like_another() -> None:

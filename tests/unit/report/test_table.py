@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fidtool.report.tables import lines_in, rounded
+from fidtool.report.tables import lines_in, rounded_text
 from fidtool.report.text import verdict_lines
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Difference, Interval, Uncertainty
@@ -125,7 +125,7 @@ def test_digits_that_can_be_relied_on(
     counted = replace(
         result, real=replace(result.real, count=count), fake=replace(result.fake, count=count)
     )
-    assert rounded(counted.values[0], counted) == shown
+    assert rounded_text(counted.values[0], counted) == shown
 
 
 def test_equal_values_are_not_the_best() -> None:

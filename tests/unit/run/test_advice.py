@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.features.protocol import INCEPTION, SPATIAL_EXTRACTOR
 from fidtool.run.advice import advice_on_precision
 
@@ -21,7 +21,7 @@ LONG: dict[str, Any] = {
 
 
 def test_a_long_run_is_told_the_time_in_tf32() -> None:
-    assert rendered(advice_on_precision(**LONG)) == (
+    assert render(advice_on_precision(**LONG)) == (
         "precision='tf32' would have taken about 54 s instead of 124 s, judged by an H100 with "
         "16 cores, where it changed an FID of 5.933 to 5.930; compare only values of one "
         "precision (see `fidtool guide speed`)"

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
+from fidtool.features.protocol import FEATURES, find_protocol, inception_definition
 from fidtool.run.opening import Opening, open_sets
 from fidtool.run.plan import Plan, choose, make_plan
-from fidtool.run.sets import FAKE, HELDOUT, REAL, STORED, named_sets, set_needs
+from fidtool.run.sets import FAKE, HELDOUT, REAL, STORED, name_sets, set_needs
 from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.system.console import Console
 from fidtool.system.json_fields import plain
 from support.pictures import make_pictures
 
-DEFINITION = inception_definition(protocol_named("pytorch-fid"), 2048)
+DEFINITION = inception_definition(find_protocol("pytorch-fid"), 2048)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Opening]:
     """Return the plan of a run of sets, without building networks."""
-    console, sets = Console(), named_sets(*((source, "set") for source in sources))
+    console, sets = Console(), name_sets(*((source, "set") for source in sources))
     opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
     opening = choose(opening, console)
     return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening

@@ -24,7 +24,7 @@ from PIL import Image
 from torchvision import transforms
 
 import fidtool
-from fidtool.errors import rendered
+from fidtool.errors import render
 from fidtool.reading.decode import DecodeError, DecodeOptions, decode
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Pixels
@@ -137,7 +137,7 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
         assert result(399, Crop(name, 20)).startswith(
             f"resized for {name}:20, it has 20 x 20 = 400 pixels"
         )
-    assert "max_pixels raises it" in rendered(str(result(10**8, Crop("adm", 99_999), (3, 3))))
+    assert "max_pixels raises it" in render(str(result(10**8, Crop("adm", 99_999), (3, 3))))
 
 
 # --- the setting ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torchvision.utils import save_image
 
 import fidtool
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.settings.record import changed_settings, recorded
+from fidtool.settings.record import changed_settings, record_settings
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Pixels, ValueRange
 from fidtool.sources.listing import open_images
@@ -105,7 +105,7 @@ def test_the_protocols_tool_decides() -> None:
         name: "floor" if name == "torchmetrics" else "round" for name in PROTOCOLS
     }
     assert Settings(protocol="torchmetrics", float_to_byte="round").rounding == "round"
-    assert recorded(Settings(protocol="torchmetrics"))["float_to_byte"] == "floor"
+    assert record_settings(Settings(protocol="torchmetrics"))["float_to_byte"] == "floor"
     assert "float_to_byte" not in changed_settings(Settings())
 
 

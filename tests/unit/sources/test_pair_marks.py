@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fidtool.sources.listing import open_images
-from fidtool.sources.pairing import paired
+from fidtool.sources.pairing import pair_images
 
 
 def test_two_sets_in_one_file_do_not_cancel(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_two_sets_in_one_file_do_not_cancel(tmp_path: Path) -> None:
         pixels = np.random.RandomState(seed).randint(0, 256, (4, 8, 8, 3)).astype(np.uint8)
         np.savez(file, real=pixels, recon=pixels[:, ::-1], more=np.zeros(seed))
         real, recon = (open_images(f"{file}:{name}") for name in ("real", "recon"))
-        together = replace(paired(recon, real, None), partner=real)
+        together = replace(pair_images(recon, real, None), partner=real)
         return [int(mark) for mark in together.marks([range(2), range(2, 4)])]
 
     first, second = marks(1), marks(2)

@@ -9,8 +9,8 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.names import folded
-from fidtool.references.catalogue import FEATURES, IMAGES, REFERENCES, named_reference
+from fidtool.names import fold
+from fidtool.references.catalogue import FEATURES, IMAGES, REFERENCES, find_reference
 from fidtool.sources.kinds import PROJECTS, is_reference
 
 
@@ -28,7 +28,7 @@ def test_facts_are_complete() -> None:
 
 
 def test_names_remain_distinct_without_case_and_hyphens() -> None:
-    assert len({folded(name) for name in REFERENCES}) == len(REFERENCES) == 70
+    assert len({fold(name) for name in REFERENCES}) == len(REFERENCES) == 70
     assert len({reference.url for reference in REFERENCES.values()}) == len(REFERENCES)
     assert tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES)) == PROJECTS
 
@@ -48,18 +48,18 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_address(name: str) -> None:
-    reference, array = named_reference(name)
+    reference, array = find_reference(name)
     assert (reference.url, array) == (ADDRESSES[name], "")
     assert is_reference(name)
 
 
 def test_an_array_may_be_named() -> None:
-    assert named_reference("adm:imagenet256:arr_0")[1] == IMAGES
-    assert named_reference("adm:imagenet256:ARR0")[1] == IMAGES
+    assert find_reference("adm:imagenet256:arr_0")[1] == IMAGES
+    assert find_reference("adm:imagenet256:ARR0")[1] == IMAGES
     with pytest.raises(
         InputError, match="has no array 'arr_1'; it has mu, sigma, mu_s, sigma_s, arr_0"
     ):
-        named_reference("adm:imagenet256:arr_1")
+        find_reference("adm:imagenet256:arr_1")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_array_may_be_named() -> None:
 def test_unknown_names_have_suggestions(name: str, meant: str) -> None:
     assert is_reference(name)
     with pytest.raises(InputError) as caught:
-        named_reference(name)
+        find_reference(name)
     assert str(caught.value).startswith(f"unknown reference '{name}'; {meant}")
 
 

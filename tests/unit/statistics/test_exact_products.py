@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fidtool.errors import RunError
 from fidtool.features.protocol import Definition
 from fidtool.run.context import open_run
-from fidtool.run.sets import named_sets
+from fidtool.run.sets import name_sets
 from fidtool.settings.settings import Settings
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.system.console import Console
@@ -84,7 +84,7 @@ def test_runs_and_metrics_check_their_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fidtool.run.context.check_exact_products", refused)
     with (
         pytest.raises(RunError, match="products on cpu"),
-        open_run(named_sets(("a", ""), ("b", "")), Settings(), Console()),
+        open_run(name_sets(("a", ""), ("b", "")), Settings(), Console()),
     ):
         raise AssertionError("the run must not start")
     monkeypatch.setattr("fidtool.training.sums.check_exact_products", refused)

@@ -18,7 +18,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.loader import Piece
 from fidtool.statistics import set_statistics
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.rows import empty_rows, reordered
+from fidtool.statistics.rows import empty_rows, reorder
 from fidtool.statistics.set_statistics import Features, Statistics, spread_features
 
 SIZES = (3, 3, 3, 2)
@@ -62,7 +62,7 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(
 
 def test_a_set_in_another_order(place: str) -> None:
     order = np.random.RandomState(0).permutation(9)
-    rows = reordered(vectors(0, 9), order)
+    rows = reorder(vectors(0, 9), order)
     assert np.array_equal(rows, vectors(0, 9)[order])
     assert isinstance(rows, np.memmap) == (place == "file")
 

@@ -63,7 +63,7 @@ class _Check(CheckSettings):
 def compute(
     real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings
 ) -> Evaluation:
-    """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images
+    """Compute FID, or the metrics in ``metrics``, of one or several sets of generated images
     against real images.
 
     Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call
@@ -122,7 +122,7 @@ def compute_statistics(
     *,
     settings: Settings,
 ) -> Statistics | None:
-    """Computes the mean and covariance of the features of a set of images, which ``fidtool stats``
+    """Compute the mean and covariance of the features of a set of images, which ``fidtool stats``
     writes to a file.
 
     A collective like `compute`.
@@ -153,7 +153,7 @@ def compute_statistics(
 @with_arguments_of(_Check)
 @fork_safe
 def check(images: Source, against: Source | None = None, *, settings: Settings) -> Checkup:
-    """Inspects a set of images for problems, without a network.
+    """Inspect a set of images for problems, without a network.
 
     A collective like `compute`.
 

@@ -146,7 +146,7 @@ def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator
 
 
 def redact(text: str) -> str:
-    """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in
+    """Return ``text`` with user names, passwords, queries and fragments removed from all URLs in
     it.
 
     A URL ends at a space or a quote, which must be escaped in it, as must a slash in a password.
@@ -166,7 +166,7 @@ def _without_secrets(url: re.Match[str]) -> str:
 
 
 def without_secrets(value: T) -> T:
-    """Returns a JSON value with all its strings redacted, including keys. Tuples become lists."""
+    """Return a JSON value with all its strings redacted, including keys. Tuples become lists."""
     cleaned: Any = value
     if isinstance(value, str):
         cleaned = redact(value)

@@ -71,7 +71,7 @@ def inspect_set(
     passed_over: PassedOver | None = None,
     unreadable: Sequence[BadFile] = (),
 ) -> SetInspection | None:
-    """Diagnoses a set of images by itself; None without records of them."""
+    """Diagnose a set of images by itself; None without records of them."""
     if images is None:
         return None
     return SetInspection(
@@ -80,7 +80,7 @@ def inspect_set(
 
 
 def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
-    """Returns the findings that are unusual for the kind of images: with more than twice the share
+    """Return the findings that are unusual for the kind of images: with more than twice the share
     in the other set.
     """
     if other is None:
@@ -100,7 +100,7 @@ def findings_about(
     about: About = "real",
     gate: float | None = None,
 ) -> list[Finding]:
-    """Returns the findings about a set. What it has in common with ``other`` is not one.
+    """Return the findings about a set. What it has in common with ``other`` is not one.
 
     Args:
         about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have
@@ -123,7 +123,7 @@ def findings_about(
 
 
 def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
-    """Returns warnings from the ``findings`` about a set, and about the pair with it as FAKE.
+    """Return warnings from the ``findings`` about a set, and about the pair with it as FAKE.
 
     `set_warnings` has those of skipped files.
     """
@@ -145,7 +145,7 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Re
 
 
 def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
-    """Returns the warnings about a set whose statistics are stored; about a part of one, only the
+    """Return the warnings about a set whose statistics are stored; about a part of one, only the
     skipped files.
     """
     warnings = [
@@ -197,7 +197,7 @@ class Diagnosis:
         return self.duplicates.fake
 
     def about(self, about: About) -> tuple[Finding, ...]:
-        """Returns the findings about FAKE, REAL or the pair."""
+        """Return the findings about FAKE, REAL or the pair."""
         return tuple(finding for finding in self.findings if finding.set == about)
 
 
@@ -208,7 +208,7 @@ def diagnose(
     paired: bool = False,
     shown: Callable[[str], str] = str,
 ) -> Diagnosis:
-    """Diagnoses a comparison, or one set.
+    """Diagnose a comparison, or one set.
 
     Args:
         gate: a larger share of duplicates in FAKE always gives a warning.
@@ -256,7 +256,7 @@ def _findings_about_pair(
 
 
 def _lossless_warnings(real: SetInspection, fake: SetInspection) -> list[ResultWarning]:
-    """Returns a warning if images of FAKE are pixel-identical to their partners, in the same row of
+    """Return a warning if images of FAKE are pixel-identical to their partners, in the same row of
     REAL.
     """
     is_same = real.pictures.records["digest"] == fake.pictures.records["digest"]
@@ -311,7 +311,7 @@ class Health:
     passed_over: PassedOver | None = None
 
     def summary(self) -> str:
-        """Returns a one-line description of the set: number of images, formats, modes, sizes and
+        """Return a one-line description of the set: number of images, formats, modes, sizes and
         ignored files.
         """
         kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
@@ -377,13 +377,13 @@ class Checkup:
         return "done"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the result as it appears in the JSON."""
+        """Return the result as it appears in the JSON."""
         outcome = {"code": self.exit_code, "reason": self.exit_reason}
         return without_secrets({"schema": CHECKUP_SCHEMA, **fields_of(self), "exit": outcome})
 
 
 def describe_set(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
-    """Describes a set of at least one image, with the ``findings`` about it."""
+    """Describe a set of at least one image, with the ``findings`` about it."""
     records = inspection.pictures.records
     measures = Measures(records)
     sides = zip(records["width"].tolist(), records["height"].tolist(), strict=True)
@@ -411,7 +411,7 @@ def describe_set(inspection: SetInspection, findings: tuple[Finding, ...] = ()) 
 
 
 def _counts(names: Iterable[str], most: int | None = None) -> dict[str, int]:
-    """Returns how often each name occurs: the most frequent first, else by name."""
+    """Return how often each name occurs: the most frequent first, else by name."""
     counts = Counter(sorted(names)).most_common(most)
     return {name or "unknown": count for name, count in counts}
 
@@ -423,7 +423,7 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
 def set_warnings(
     sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)
 ) -> list[ResultWarning]:
-    """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
+    """Return warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
     compared.
     """
     warnings = list[ResultWarning]()
@@ -472,7 +472,7 @@ def _set_warnings(
 def pair_warnings(
     real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True, sampled: bool = True
 ) -> list[ResultWarning]:
-    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
+    """Return warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
     ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not
     have.
@@ -496,7 +496,7 @@ def pair_warnings(
 
 
 def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[ResultWarning]:
-    """Returns a warning if the features of two sets were not computed alike."""
+    """Return a warning if the features of two sets were not computed alike."""
     one = real.arithmetic
     other = fake.arithmetic
     if one is None or other is None:

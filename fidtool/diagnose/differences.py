@@ -182,7 +182,7 @@ _Difference = tuple[str, tuple[object, ...]]
 def pair_findings(
     real: ImageRecords, fake: ImageRecords, own: Sequence[Finding], paired: bool = False
 ) -> list[Finding]:
-    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own``
+    """Return the differences between FAKE and REAL, except those that follow from FAKE's ``own``
     findings.
 
     With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts
@@ -231,7 +231,7 @@ def _means(real: NDArray[np.generic], fake: NDArray[np.generic]) -> tuple[float,
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
-    """Returns whether the images are so many that a difference in these values, one per image, is
+    """Return whether the images are so many that a difference in these values, one per image, is
     not by chance.
     """
     images = len(real)
@@ -252,7 +252,7 @@ def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
 
 
 def _most_certain(images: int, others: int) -> float:
-    """Returns how many standard deviations the rank sums of two sets differ by if no values
+    """Return how many standard deviations the rank sums of two sets differ by if no values
     overlap.
     """
     return math.sqrt(3.0 * images * others / (images + others + 1.0))
@@ -364,7 +364,7 @@ def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 
 def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that
+    """Yield what one of the sets lacks: detail above a part of its resolution, or pixels that
     differ.
     """
     if min(real.colourful.mean(), fake.colourful.mean()) < 0.5:
@@ -386,7 +386,7 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 
 def _kept_detail(images: Measures, others: Measures, part: float) -> Fraction | None:
-    """Returns up to which part of the resolution a set has the detail of the other; None if it
+    """Return up to which part of the resolution a set has the detail of the other; None if it
     lacks nothing.
 
     The sets are compared at a quantile of their images, in each band of frequencies: as it is and
@@ -405,5 +405,5 @@ def _kept_detail(images: Measures, others: Measures, part: float) -> Fraction | 
 
 
 def _lost(images: Floats, others: Floats, part: float) -> Floats:
-    """Returns how much less the images have than the others, in each column, at a quantile."""
+    """Return how much less the images have than the others, in each column, at a quantile."""
     return np.asarray(np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0))

@@ -60,7 +60,7 @@ duplicate of; its own index if there is none.
 
 
 def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
-    """Returns the groups of exact duplicates in a set, and those of exact and near ones.
+    """Return the groups of exact duplicates in a set, and those of exact and near ones.
 
     The latter are None if there are too many images to search for them. Images that look like noise
     have only exact ones.
@@ -87,7 +87,7 @@ def _firsts(values: NDArray[np.generic]) -> Groups:
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
-    """Returns, for each thumbnail, the index of the first thumbnail of its group of near
+    """Return, for each thumbnail, the index of the first thumbnail of its group of near
     duplicates.
 
     Each round joins neighbours into groups and continues with the first of each group, until no two
@@ -116,7 +116,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
 
 
 def _points(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
+    """Return points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
     _COORDINATES).
     """
     brightness = thumbs[:, :BRIGHTNESS].astype(np.float32)
@@ -130,7 +130,7 @@ def _points(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArra
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Returns each thumbnail's tolerance, a root mean square difference in grey levels: float64,
+    """Return each thumbnail's tolerance, a root mean square difference in grey levels: float64,
     shape (n,).
     """
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
@@ -139,7 +139,7 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _connected(pairs: Groups, count: int) -> Groups:
-    """Returns, for each of ``count`` points, the first of those that ``pairs`` connect with it."""
+    """Return, for each of ``count`` points, the first of those that ``pairs`` connect with it."""
     first = np.arange(count)
     one, other = pairs.T
     while True:
@@ -154,7 +154,7 @@ def _connected(pairs: Groups, count: int) -> Groups:
 
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:
-    """Finds pairs of points that may be within 1 of each other: for each point at least its
+    """Find pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
     if len(points) <= _FEW:
@@ -274,7 +274,7 @@ class SharedCopies:
 
 
 def find_duplicates(images: ImageRecords) -> Duplicates:
-    """Finds the duplicates in a set, see `fidtool.diagnose.duplicates`."""
+    """Find the duplicates in a set, see `fidtool.diagnose.duplicates`."""
     exact, near = find_copies(images.records)
     groups = exact if near is None else near
     firsts, counts = np.unique(groups, return_counts=True)
@@ -302,7 +302,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
 
 
 def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
-    """Finds out whether several processes that sampled with the same seed wrote a set.
+    """Find out whether several processes that sampled with the same seed wrote a set.
 
     Most images then occur equally often, once less if the last batch is not full, at a constant
     distance in natural order of the names: next to each other if the processes wrote in turn, else
@@ -331,7 +331,7 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
-    """Finds the images of FAKE that are also in REAL, except those of a single colour."""
+    """Find the images of FAKE that are also in REAL, except those of a single colour."""
     digests = real.records["digest"]
     own = fake.records["digest"]
     shared = np.flatnonzero(np.isin(own, digests) & (fake.records["low"] < fake.records["high"]))
@@ -343,7 +343,7 @@ def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged
+    """Return whether ``fake`` has more duplicates than is natural for its kind of images, judged
     by ``real``.
     """
     if fake.copies < _FEWEST_COPIES:
@@ -367,13 +367,13 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
 
 
 def has_unnatural_copies(duplicates: Duplicates) -> bool:
-    """Returns whether a set has more duplicates than any kind of images naturally has."""
+    """Return whether a set has more duplicates than any kind of images naturally has."""
     fewest = max(NOTABLE_SHARE * duplicates.images, _FEWEST_COPIES)
     return duplicates.exact >= fewest or duplicates.share >= _MOST_BY_NATURE
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Returns whether ``fake`` has too many duplicates for its images to be treated as independent
+    """Return whether ``fake`` has too many duplicates for its images to be treated as independent
     samples.
     """
     usual = 0.0 if real is None else real.share
@@ -385,7 +385,7 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
 
 
 def duplicates_text(duplicates: Duplicates) -> str:
-    """Returns how many duplicates a set with at least one has, and of which kinds."""
+    """Return how many duplicates a set with at least one has, and of which kinds."""
     kinds = {"exact": duplicates.exact, "near": duplicates.near}
     named = " or ".join(kind for kind, number in kinds.items() if number)
     pattern = duplicates.pattern
@@ -405,7 +405,7 @@ def duplicates_text(duplicates: Duplicates) -> str:
 
 
 def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
-    """Returns the finding about a set with at least one duplicate."""
+    """Return the finding about a set with at least one duplicate."""
     pattern = duplicates.pattern
     remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
     if not generated:
@@ -421,7 +421,7 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
 
 
 def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
-    """Returns the finding about images of FAKE, of which there are ``images``, that are also in
+    """Return the finding about images of FAKE, of which there are ``images``, that are also in
     REAL.
     """
     one, other = shared.examples[0]

@@ -126,7 +126,7 @@ class Finding:
 
 
 def set_findings(images: ImageRecords) -> list[Finding]:
-    """Returns the findings about the images of one set, the most severe first."""
+    """Return the findings about the images of one set, the most severe first."""
     findings = [*_value_findings(images), *_mixture_findings(images)]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -140,13 +140,13 @@ def _finding(
 def _known_finding(
     images: ImageRecords, code: str, severity: Severity, which: Flags, detail: str = ""
 ) -> Finding:
-    """Returns a finding with the text of its code, in which ``detail`` replaces the braces."""
+    """Return a finding with the text of its code, in which ``detail`` replaces the braces."""
     message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
     return _finding(images, code, severity, which, message)
 
 
 def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
-    """Returns the finding about the files of a set that cannot be read, if there are any."""
+    """Return the finding about the files of a set that cannot be read, if there are any."""
     if not files:
         return []
     number = format_count(len(files), "file")
@@ -157,7 +157,7 @@ def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
 
 
 def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
-    """Returns warnings about images with a property, given the attributes of an
+    """Return warnings about images with a property, given the attributes of an
     `ImageProperties`.
     """
     value_range = option("value_range")
@@ -186,7 +186,7 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def property_findings(images: ImageRecords) -> list[Finding]:
-    """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats`
+    """Return the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats`
     gives them anyway.
     """
     measures = Measures(images.records)

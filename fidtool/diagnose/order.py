@@ -31,7 +31,7 @@ _BLOCK = 1 << 14
 
 
 def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
-    """Returns a finding if many images of FAKE belong to another image of REAL than their partner,
+    """Return a finding if many images of FAKE belong to another image of REAL than their partner,
     in the same row.
     """
     images, partners = find_misplaced(real.records["thumb"], fake.records["thumb"])
@@ -53,7 +53,7 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
 def find_misplaced(
     real: Thumbnails, fake: Thumbnails
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns which of the first `SAMPLE` images of FAKE belong to another image of REAL, and to
+    """Return which of the first `SAMPLE` images of FAKE belong to another image of REAL, and to
     which.
 
     Image i of FAKE is compared with image i of REAL, its partner. Another image of REAL fits

@@ -46,7 +46,7 @@ for all.
 def error_bars(
     real: Gaussian, fake: Features, settings: FeatureSettings
 ) -> tuple[Distances, Curve]:
-    """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank
+    """Compute the FIDs of parts of the images, from which `interval` gets the error bars. On rank
     zero.
 
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
@@ -81,7 +81,7 @@ def error_bars(
 
 
 def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings) -> Curve:
-    """Computes the FID of parts of the images, for any number of images. On rank zero.
+    """Compute the FID of parts of the images, for any number of images. On rank zero.
 
     Parts without images are omitted. For the arguments see `error_bars`.
     """
@@ -89,7 +89,7 @@ def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings) -> Curv
 
 
 def fewest_images(dims: int) -> int:
-    """Returns the number of generated images that error bars need.
+    """Return the number of generated images that error bars need.
 
     The law of `sampling_bias` needs more images than dimensions, also without one of the blocks:
     1.06 per dimension. In blocks of fewer than 10 images, a few outliers would determine the
@@ -99,7 +99,7 @@ def fewest_images(dims: int) -> int:
 
 
 def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaussian]:
-    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are
+    """Return ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are
     omitted.
     """
     by_count = replace(settings, ddof=0)
@@ -114,7 +114,7 @@ def _distance(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSetti
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
-    """Returns mean and covariance of all blocks, from the scatter within blocks and that of their
+    """Return mean and covariance of all blocks, from the scatter within blocks and that of their
     means.
 
     All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks
@@ -143,7 +143,7 @@ def _curve(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings
 
 
 def interval(parts: Distances) -> Estimate:
-    """Returns a set's distance without the bias due to the generated images, its standard error and
+    """Return a set's distance without the bias due to the generated images, its standard error and
     95 % interval.
 
     The linear part of the variance grows with the distance, because it comes from the gradient of a
@@ -166,7 +166,7 @@ def interval(parts: Distances) -> Estimate:
 
 
 def difference(one: Distances, other: Distances) -> Estimate:
-    """Returns the bias-corrected FID of one set minus that of another: positive if the other is
+    """Return the bias-corrected FID of one set minus that of another: positive if the other is
     closer to REAL.
 
     The sets are compared block by block, so that common variation cancels. This requires that image
@@ -185,7 +185,7 @@ def difference(one: Distances, other: Distances) -> Estimate:
 
 
 def _spread(parts: Distances) -> tuple[float, float, float]:
-    """Returns the population's distance or difference, its standard error, and the part of error²
+    """Return the population's distance or difference, its standard error, and the part of error²
     linear in the images.
 
     Value: on average, the FID of N images is d² + a/N + b/N² + c/N³ + … The jackknife removes a/N
@@ -227,7 +227,7 @@ def _spread(parts: Distances) -> tuple[float, float, float]:
 
 
 def _spread_of_few(corrected: float, without: Distances) -> tuple[float, float, float]:
-    """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and
+    """Return the same as `_spread` for fewer than 5 images per dimension, whose halves and
     quarters say too little.
 
     Value: the corrected distance has a bias left: none for Gaussians, about c/n if the lengths of
@@ -246,7 +246,7 @@ def _jackknife(without: Distances) -> float:
 
 
 def _weights(*blocks: int) -> NDArray[np.float64]:
-    """Returns the weights of the FIDs of these numbers of blocks in their extrapolation to 1/N = 0.
+    """Return the weights of the FIDs of these numbers of blocks in their extrapolation to 1/N = 0.
 
     The extrapolation is the value at 0 of the polynomial in 1/N through the FIDs (Lagrange).
     """
@@ -259,7 +259,7 @@ def _weights(*blocks: int) -> NDArray[np.float64]:
 
 
 def members() -> NDArray[np.bool_]:
-    """Returns which blocks are in each part: all; all but one; six halves, each with its
+    """Return which blocks are in each part: all; all but one; six halves, each with its
     complement; four quarters.
 
     It is a bool array of shape (1 + 20 + 2 * 6 + 4, 20). The halves are rows of a Hadamard matrix,

@@ -87,11 +87,11 @@ class QuantizedFeatures:
         return len(self.features)
 
     def filled(self, value: float, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a tensor on the device with this value for each row, shape (n,)."""
+        """Return a tensor on the device with this value for each row, shape (n,)."""
         return torch.full((len(self),), value, dtype=dtype, device=self.device)
 
     def block(self, rows: Rows) -> FeatureBlock:
-        """Returns the vectors of these rows, on the device, within a `World.together` block."""
+        """Return the vectors of these rows, on the device, within a `World.together` block."""
         self.world.check_stop()
         if self._resident is None:
             return FeatureBlock(rows, _round(self.features[rows], self.step, self.device))
@@ -118,7 +118,7 @@ class QuantizedFeatures:
 def quantize_features(
     sets: Sequence[Features], settings: FeatureSettings
 ) -> list[QuantizedFeatures]:
-    """Rounds sets of features to a common step, so that inner products within and between them are
+    """Round sets of features to a common step, so that inner products within and between them are
     exact. A collective.
 
     Args:
@@ -157,7 +157,7 @@ def quantize_features(
 
 
 def _longest(sets: Sequence[Features], world: World) -> float:
-    """Returns the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A
+    """Return the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A
     collective.
     """
     lengths = [0.0]
@@ -170,7 +170,7 @@ def _longest(sets: Sequence[Features], world: World) -> float:
 
 
 def _round(features: Features, step: int, device: torch.device) -> torch.Tensor:
-    """Returns the integers as float64, with the same bits on any device."""
+    """Return the integers as float64, with the same bits on any device."""
     if device.type == "cpu":
         integers = np.multiply(features, 2.0**step, dtype=np.float64)
         return torch.from_numpy(np.rint(integers, out=integers))
@@ -180,7 +180,7 @@ def _round(features: Features, step: int, device: torch.device) -> torch.Tensor:
 
 
 def _resident_bytes(device: torch.device) -> int:
-    """Returns how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU,
+    """Return how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU,
     which must not grow.
     """
     if device.type != "cuda":
@@ -190,20 +190,20 @@ def _resident_bytes(device: torch.device) -> int:
 
 
 def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
-    """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be
+    """Divide rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be
     smaller.
     """
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor]:
-    """Yields the vectors as float64, one block at a time."""
+    """Yield the vectors as float64, one block at a time."""
     for rows in parts_of(len(features)):
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean and the population standard deviation (ddof 0), from sums that are rounded
+    """Return the mean and the population standard deviation (ddof 0), from sums that are rounded
     once.
     """
     mean = math.fsum(values) / len(values)
@@ -212,7 +212,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of
+    """Return |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of
     shape (n, m).
     """
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
@@ -237,7 +237,7 @@ class FeatureSettings:
     world: World = field(default_factory=lambda: World(Launch()))
 
     def gaussian(self, features: Features, rows: NDArray[np.int64]) -> Gaussian:
-        """Returns the exact mean and covariance of some rows. Not a collective: ranks may use
+        """Return the exact mean and covariance of some rows. Not a collective: ranks may use
         different rows.
 
         Args:
@@ -258,7 +258,7 @@ class FeatureSettings:
 def feature_settings(
     definition: Definition | None, device: torch.device, world: World
 ) -> FeatureSettings:
-    """Returns the settings for a network; Inception's if ``definition`` is None, as in files of
+    """Return the settings for a network; Inception's if ``definition`` is None, as in files of
     other tools.
     """
     if definition is None:

@@ -30,7 +30,7 @@ def fid_infinity(
     points: int,
     fewest: int,
 ) -> tuple[float, float]:
-    """Computes FID∞ (Chong & Forsyth 2020). A collective.
+    """Compute FID∞ (Chong & Forsyth 2020). A collective.
 
     The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N
     = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in 1/N. The
@@ -93,7 +93,7 @@ def fid_infinity(
 
 
 def _weights(counts: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns two weights of each point, computed with orthogonal polynomials of degree 0, 1 and 2
+    """Return two weights of each point, computed with orthogonal polynomials of degree 0, 1 and 2
     on the points.
 
     The first ones give the least-squares line at 1/N = 0, and sum to 1. The second ones give the

@@ -35,7 +35,7 @@ def frechet_distance(
     count1: int | None = None,
     count2: int | None = None,
 ) -> float:
-    """Computes the squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2,
+    """Compute the squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2,
     sigma2).
 
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as
@@ -90,14 +90,14 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor,
 
 
 def distance_between(first: Gaussian, second: Gaussian) -> float:
-    """Returns the `frechet_distance` of two sets."""
+    """Return the `frechet_distance` of two sets."""
     return frechet_distance(
         first.mu, first.sigma, second.mu, second.sigma, count1=first.count, count2=second.count
     )
 
 
 def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
-    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of
+    """Return the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of
     shape (D, rank).
     """
     with using_threads(linear_algebra_threads()):
@@ -106,7 +106,7 @@ def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
 
 
 def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
-    """Returns the eigenvalues of a positive semidefinite matrix, from its lower triangle:
+    """Return the eigenvalues of a positive semidefinite matrix, from its lower triangle:
     ascending, of shape (D,).
     """
     odd = len(matrix) % 2
@@ -117,7 +117,7 @@ def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
-    """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is
+    """Return the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is
     subtracted, needs.
     """
     if _is_triangular(first):
@@ -158,7 +158,7 @@ def _is_triangular(factor: torch.Tensor) -> bool:
 
 
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
-    """Returns the factor L of a covariance L Lᵀ.
+    """Return the factor L of a covariance L Lᵀ.
 
     At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham
     1990), which takes columns by the largest remaining variance until none is left. For few
@@ -182,7 +182,7 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
-    """Returns at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the
+    """Return at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the
     remainder.
 
     Rows are not permuted. torch does not offer LAPACK's routine, and the bits of SciPy's would
@@ -244,7 +244,7 @@ def _by_eigenvectors(
 def influence(
     real: Gaussian, fitted: Gaussian, fake: Features, settings: FeatureSettings
 ) -> NDArray[np.float64]:
-    """Returns the influence of each generated image on the distance: the derivative by its weight
+    """Return the influence of each generated image on the distance: the derivative by its weight
     (von Mises 1947).
 
     The gradients of the distance with respect to the mean and covariance of the fakes are 2

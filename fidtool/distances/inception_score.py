@@ -38,7 +38,7 @@ def inception_score(
     part_size: int | None = None,
     order: NDArray[np.int64] | None = None,
 ) -> tuple[float, float, float | None, float]:
-    """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))),
+    """Compute the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))),
     for each split.
 
     p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) is its mean
@@ -111,7 +111,7 @@ def inception_score(
 def _compare_with_random(
     scores: list[float], score_of: Callable[[NDArray[np.int64]], float], count: int, size: int
 ) -> tuple[float, float]:
-    """Returns the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
+    """Return the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
     standard error.
     """
     number = max(1, min(max(len(scores), _RANDOM_PARTS), _RANDOM_ROWS // size))
@@ -126,7 +126,7 @@ def _compare_with_random(
 
 
 def _random_parts(count: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yields random whole parts of rows that are in random order already, without end."""
+    """Yield random whole parts of rows that are in random order already, without end."""
     order = np.arange(count)
     for seed in itertools.count(1):
         yield from order[: count // size * size].reshape(-1, size)

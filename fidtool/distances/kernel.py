@@ -68,7 +68,7 @@ def kid(
     draws: Sequence[Sequence[NDArray[np.int64]]] | None = None,
     kernel: Kernel = (3, None, 1.0),
 ) -> tuple[float, float]:
-    """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
+    """Return the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
     It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The
     unbiased estimate [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of
@@ -98,7 +98,7 @@ def kid(
     sets = quantize_features([real, fake], settings)
 
     def draw(number: int) -> list[NDArray[np.int64]]:
-        """Returns the first rows of a permutation of each set."""
+        """Return the first rows of a permutation of each set."""
         drawn = []
         for place, features in enumerate(sets, 2 * number):
             place_seed = sample_seed(seed, place)
@@ -121,7 +121,7 @@ def kid(
 def _kernel(
     kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: FeatureBlock
 ) -> torch.Tensor:
-    """Returns k(a, b) for each a in the first block and each b in the second, float64.
+    """Return k(a, b) for each a in the first block and each b in the second, float64.
 
     Of a Gaussian it is k - 1, by which no MMD changes, and no digits are lost where all k are close
     to 1. Only exact products use several ``threads``.
@@ -140,7 +140,7 @@ def _kernel(
 def _mmd_jobs(
     kernel: Kernel, sets: Sequence[QuantizedFeatures], rows: Sequence[Sequence[Rows]]
 ) -> list[list[Callable[[], float]]]:
-    """Returns jobs, one for each part of the rows, that return sums of the kernel over pairs of
+    """Return jobs, one for each part of the rows, that return sums of the kernel over pairs of
     these rows.
 
     They are over the pairs a != b of the first set, over those of the second, and over the pairs of
@@ -168,7 +168,7 @@ def _mmd_jobs(
 
 
 def _add(sums: list[torch.Tensor]) -> float:
-    """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each
+    """Return the sum of all entries, rounded once. Waits for an accelerator once, not for each
     tensor.
     """
     values = torch.cat(sums).tolist()
@@ -178,7 +178,7 @@ def _add(sums: list[torch.Tensor]) -> float:
 
 
 def vendi(features: Features, settings: FeatureSettings) -> float:
-    """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K /
+    """Return the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K /
     n. A collective.
 
     K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the
@@ -213,7 +213,7 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
 
 
 def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
-    """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
+    """Return CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|²
     / (2 sigma²)). The means include the pairs of an image with itself (the biased estimate, as in
@@ -245,7 +245,7 @@ def mind(
     directions: int = 1000,
     seed: int = 0,
 ) -> float:
-    """Returns MIND (Berthet et al. 2026), 3 D times the squared sliced 2-Wasserstein distance. A
+    """Return MIND (Berthet et al. 2026), 3 D times the squared sliced 2-Wasserstein distance. A
     collective.
 
     It is 3 D times the mean, over random unit directions and the images of a set, of the squared

@@ -39,7 +39,7 @@ def prdc(
     k: int = 5,
     ties: str = "strict",
 ) -> tuple[dict[str, float], tuple[int, int]]:
-    """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al.
+    """Compute precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al.
     2020). A collective.
 
     The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The
@@ -97,12 +97,12 @@ def prdc(
 
 
 def _share(flags: torch.Tensor, world: World) -> float:
-    """Returns the share of the rows whose flag is set on any rank. A collective."""
+    """Return the share of the rows whose flag is set on any rank. A collective."""
     return int(world.sum_(flags.long()).count_nonzero()) / len(flags)
 
 
 def _parts(features: QuantizedFeatures) -> list[slice]:
-    """Returns parts small enough for each rank to get about four, but not smaller than is
+    """Return parts small enough for each rank to get about four, but not smaller than is
     efficient.
     """
     share = -(-len(features) // (4 * features.world.size))
@@ -112,7 +112,7 @@ def _parts(features: QuantizedFeatures) -> list[slice]:
 def _block_pairs(
     first: QuantizedFeatures, second: QuantizedFeatures
 ) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
-    """Yields each of this rank's blocks of the ``first`` set with each block of the ``second``."""
+    """Yield each of this rank's blocks of the ``first`` set with each block of the ``second``."""
     for part in _parts(first)[first.world.rank :: first.world.size]:
         own = first.block(part)
         for other in _parts(second):
@@ -120,7 +120,7 @@ def _block_pairs(
 
 
 def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
-    """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on
+    """Return each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on
     all ranks.
 
     The distances between each pair of parts are computed once and used for the rows of both. A
@@ -143,7 +143,7 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
-    """Merges a block's distances, shape (len(block), m), into ``nearest``, shape (n, k),
+    """Merge a block's distances, shape (len(block), m), into ``nearest``, shape (n, k),
     ascending.
     """
     k = nearest.shape[1]
@@ -156,7 +156,7 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def authpct(real: Features, fake: Features, settings: FeatureSettings) -> float:
-    """Returns the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
+    """Return the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
 
     A fake is authentic if it is farther from its nearest real, the first of several, than that is
     from its own nearest real. The arguments are those of `prdc`, with at least two reals. Distances
@@ -171,7 +171,7 @@ def authpct(real: Features, fake: Features, settings: FeatureSettings) -> float:
 def nearest_reals(
     real: Features, some: Features, settings: FeatureSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Finds the nearest real of each of ``some`` features, the first of several. A collective.
+    """Find the nearest real of each of ``some`` features, the first of several. A collective.
 
     The arguments are those of `prdc`.
 
@@ -187,7 +187,7 @@ def nearest_reals(
 def _nearest(
     reals: QuantizedFeatures, some: QuantizedFeatures
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A
+    """Return of each row of ``some`` the nearest real, the first of several, on all ranks. A
     collective.
 
     Returns:
@@ -209,7 +209,7 @@ def _nearest(
 
 
 def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings) -> float:
-    """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al.
+    """Return the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al.
     2021). A collective.
 
     The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics;

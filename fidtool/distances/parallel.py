@@ -90,7 +90,7 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextlib.contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Sets the number of torch's intra-op threads within a ``with`` block."""
+    """Set the number of torch's intra-op threads within a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -100,14 +100,14 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def fair_threads(world: World) -> int:
-    """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums
+    """Return this rank's share of the machine's cores. For exact arithmetic only: other sums
     depend on it.
     """
     return available_threads(world.launch.local_world_size)
 
 
 def linear_algebra_threads() -> int:
-    """Returns the number of threads for the distance, on which its last digits depend.
+    """Return the number of threads for the distance, on which its last digits depend.
 
     It depends on the machine, but not on world size, launcher or OMP_NUM_THREADS, which launchers
     set by world size.
@@ -116,7 +116,7 @@ def linear_algebra_threads() -> int:
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
-    """Runs each job on one rank with one torch thread, so that its bits do not depend on the ranks.
+    """Run each job on one rank with one torch thread, so that its bits do not depend on the ranks.
     A collective.
 
     All ranks have the same jobs, which are assigned to them in turn. Results must be small and

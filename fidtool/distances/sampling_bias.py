@@ -33,7 +33,7 @@ _ABOVE = 6.0
 
 
 def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> float:
-    """Returns the Fréchet distance without the bias due to the number of generated images, to
+    """Return the Fréchet distance without the bias due to the number of generated images, to
     leading order.
 
     The mean of n images adds tr sigma / n on average. What the sum of the singular values lacks is,
@@ -59,7 +59,7 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
 
 
 def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> float:
-    """Returns about what the Fréchet distance of a perfect generator's images and of as good real
+    """Return about what the Fréchet distance of a perfect generator's images and of as good real
     ones would be.
 
     It is the expectation for two samples of one Gaussian. Features with heavy tails have more. A
@@ -95,7 +95,7 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
 def _of_population(
     values: torch.Tensor, m: float, most: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``,
+    """Return values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``,
     and A(u).
 
     A(u) is the real part of the sum of λ / (λ + iu). That is the sum of the sample's ``values``, of
@@ -121,7 +121,7 @@ def _of_population(
 
 
 def _grid(values: torch.Tensor) -> torch.Tensor:
-    """Returns values of t that reach beyond all singular values, evenly spaced in log t."""
+    """Return values of t that reach beyond all singular values, evenly spaced in log t."""
     largest = values.max().item() or 1.0
     smallest = max(values.min().item(), _SMALLEST * largest)
     return torch.arange(
@@ -130,6 +130,6 @@ def _grid(values: torch.Tensor) -> torch.Tensor:
 
 
 def _shares(values: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """Returns the sum of s² / (s² + t²) over the singular values s, for each t."""
+    """Return the sum of s² / (s² + t²) over the singular values s, for each t."""
     squares = values.square()
     return (squares / (squares + t.square()[:, None])).sum(1)

@@ -62,7 +62,7 @@ def restart_count() -> str:
 
 
 def discover(env: Mapping[str, str] = os.environ) -> Launch:
-    """Detects how this process was launched.
+    """Detect how this process was launched.
 
     The process group of a calling program takes precedence over the variables, of which Lightning,
     for example, sets only some. RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's
@@ -166,7 +166,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
 
 
 def _first_node(env: Mapping[str, str]) -> str:
-    """Returns the host of rank 0: the first of a list such as ``gpu[007-012,20],login1``."""
+    """Return the host of rank 0: the first of a list such as ``gpu[007-012,20],login1``."""
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         nodes = env.get(name, "").strip()
         if nodes:

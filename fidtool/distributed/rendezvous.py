@@ -108,7 +108,7 @@ def connect_to_store_of(store: Store) -> Store | None:
 
 
 def _await_server(address: tuple[str, int], deadline: float) -> None:
-    """Waits for a server; a RuntimeError says why none could be reached until the deadline.
+    """Wait for a server; a RuntimeError says why none could be reached until the deadline.
 
     Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the
     log.
@@ -182,7 +182,7 @@ class GroupRendezvous:
     def exchange(
         self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str
     ) -> list[dict[str, Any]]:
-        """Waits until every rank has arrived and returns all payloads, in the group's order. Cannot
+        """Wait until every rank has arrived and return all payloads, in the group's order. Cannot
         hang.
 
         Args:
@@ -241,7 +241,7 @@ class GroupRendezvous:
     def _join_round(
         self, number: int, entry: dict[str, Any], seconds: float, deadline: float
     ) -> Decision:
-        """Returns the decision on a round: this rank's own if all are there or the time is up,
+        """Return the decision on a round: this rank's own if all are there or the time is up,
         unless there is one.
         """
         key = f"decision/{number}"
@@ -303,7 +303,7 @@ def list_ranks(ranks: Sequence[int]) -> str:
 
 
 def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
-    """Joins the other ranks, and starts the watchdog if the store is known.
+    """Join the other ranks, and start the watchdog if the store is known.
 
     Returns a new process group for `leave`; None if it is the default one.
 
@@ -342,7 +342,7 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
 
 
 def leave(group: ProcessGroup | None) -> None:
-    """Destroys the process group of `join`."""
+    """Destroy the process group of `join`."""
     import torch.distributed as dist
 
     with contextlib.suppress(Exception):
@@ -350,7 +350,7 @@ def leave(group: ProcessGroup | None) -> None:
 
 
 def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
-    """Waits until every rank of the run has joined; returns their processes. See `join`."""
+    """Wait until every rank of the run has joined; returns their processes. See `join`."""
     rank = launch.rank
     size = launch.world_size
     advice = (
@@ -390,7 +390,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
-    """Posts ``error`` to the other ranks, which wait for this one, after it failed before the
+    """Post ``error`` to the other ranks, which wait for this one, after it failed before the
     rendezvous.
 
     Returns whether another rank has printed it within ``seconds``.

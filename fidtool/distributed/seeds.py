@@ -13,7 +13,7 @@ _MOST = 1 << 32
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """Returns the seed of sample ``index`` of a run. It does not depend on the rank that draws the
+    """Return the seed of sample ``index`` of a run. It does not depend on the rank that draws the
     sample.
 
     >>> generator = torch.Generator().manual_seed(fidtool.sample_seed(0, 17))  # doctest: +SKIP
@@ -39,7 +39,7 @@ def sample_seed(seed: int, index: int) -> int:
 
 
 def rank_seed(seed: int, rank: int | None = None) -> int:
-    """Returns a different seed for each rank, for randomness that may depend on the world size,
+    """Return a different seed for each rank, for randomness that may depend on the world size,
     such as augmentation.
 
     Args:

@@ -35,7 +35,7 @@ _deferrals = 0
 
 
 def take_over() -> None:
-    """Installs the handlers, once. Does nothing outside the main thread."""
+    """Install the handlers, once. Does nothing outside the main thread."""
     global _wake, taken_over
     if taken_over or threading.current_thread() is not threading.main_thread():
         return
@@ -50,7 +50,7 @@ def take_over() -> None:
 
 
 def refuse_exits() -> None:
-    """Makes `os._exit` in custom code a failure. With status 0, a gate would otherwise pass without
+    """Make `os._exit` in custom code a failure. With status 0, a gate would otherwise pass without
     a result.
     """
     process = os.getpid()
@@ -71,7 +71,7 @@ def _on_signal(number: int, _: object) -> None:
 
 
 def ignore() -> None:
-    """Stops signals from raising: the run has failed, and launchers then send SIGTERM to the
+    """Stop signals from raising: the run has failed, and launchers then send SIGTERM to the
     remaining ranks.
     """
     global _deferrals
@@ -79,7 +79,7 @@ def ignore() -> None:
 
 
 def stopped_error() -> FidtoolError:
-    """Returns the exception for a KeyboardInterrupt: for the first signal that was received, or
+    """Return the exception for a KeyboardInterrupt: for the first signal that was received, or
     custom code's own.
     """
     if taken_over and not received:
@@ -91,7 +91,7 @@ def stopped_error() -> FidtoolError:
 
 
 def wait(seconds: float) -> None:
-    """Sleeps until a signal is received, at most ``seconds``. For the watchdog's thread."""
+    """Sleep until a signal is received, at most ``seconds``. For the watchdog's thread."""
     if not taken_over:
         time.sleep(seconds)
         return
@@ -112,7 +112,7 @@ def deferred() -> Iterator[None]:
 
 
 def reset_in_worker() -> None:
-    """Makes a decoding worker ignore SIGINT, and under the command line SIGTERM, which may go to
+    """Make a decoding worker ignore SIGINT, and under the command line SIGTERM, which may go to
     the whole group.
 
     Its parent handles them and ends the worker.

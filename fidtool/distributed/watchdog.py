@@ -87,12 +87,12 @@ class Failure(NamedTuple):
     lost: bool = False
 
     def post(self, store: Store) -> Failure:
-        """Records this failure unless the run already has one. Returns the run's failure."""
+        """Record this failure unless the run already has one. Returns the run's failure."""
         return Failure._unpacked(store.compare_set("failed", "", pickle.dumps(self).hex()))
 
     @staticmethod
     def read(store: Store) -> Failure | None:
-        """Returns the run's failure; None if there is none."""
+        """Return the run's failure; None if there is none."""
         return Failure._unpacked(store.get("failed")) if store.check(["failed"]) else None
 
     @staticmethod
@@ -102,7 +102,7 @@ class Failure(NamedTuple):
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
-    """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a
+    """Add this rank and its host to ``error``, unless there is one rank or ``error`` already has a
     location.
     """
     if size > 1 and error.location is None:
@@ -140,7 +140,7 @@ class Process(NamedTuple):
 
 
 def _read_state(pid: int) -> tuple[str, str]:
-    """Returns a process's state and start time from /proc/PID/stat."""
+    """Return a process's state and start time from /proc/PID/stat."""
     content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     fields = content.rpartition(")")[2].split()  # the name before it may contain spaces
     return fields[0], fields[19]
@@ -190,7 +190,7 @@ class Watchdog:
         self.collectives = 0
 
     def attach(self, store: Store) -> None:
-        """Sets the store and sends the first heartbeat. The client must not be shared.
+        """Set the store and send the first heartbeat. The client must not be shared.
 
         Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks
         for a long time.
@@ -199,7 +199,7 @@ class Watchdog:
         store.set(f"heartbeat/{self._rank}", "0 0")
 
     def start(self, processes: list[Process]) -> None:
-        """Starts the guard. ``processes`` are those of all ranks; empty for a run of one
+        """Start the guard. ``processes`` are those of all ranks; empty for a run of one
         process.
         """
         self._processes = processes
@@ -217,7 +217,7 @@ class Watchdog:
     # Called by the main thread.
 
     def report(self, error: FidtoolError) -> None:
-        """Reports to the other ranks that this one has failed."""
+        """Report to the other ranks that this one has failed."""
         self._declare(Failure(self._rank, error))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
@@ -226,7 +226,7 @@ class Watchdog:
         return None if self._failure is None else self._failure.error
 
     def conclude(self, caught: BaseException) -> FidtoolError:
-        """Ends the run on this rank after ``caught``. Returns the run's first error.
+        """End the run on this rank after ``caught``. Returns the run's first error.
 
         Of several ranks of the command line one prints it, as long as the store is reachable.
         """
@@ -253,7 +253,7 @@ class Watchdog:
         return first
 
     def _wait_for_cause(self, error: FidtoolError) -> FidtoolError | None:
-        """Returns the failure of another rank that ``error`` may be a symptom of, if it is known in
+        """Return the failure of another rank that ``error`` may be a symptom of, if it is known in
         time.
         """
         if isinstance(error, TooSlowError):
@@ -276,7 +276,7 @@ class Watchdog:
         return ", ".join(late[:8]) or "the other ranks"
 
     def leave(self, succeeded: bool) -> None:
-        """Announces that this rank leaves. Rank zero, which may serve the store, waits for the
+        """Announce that this rank leaves. Rank zero, which may serve the store, waits for the
         others to leave first.
 
         After a success it waits up to the peer deadline, and the guard ends.
@@ -294,7 +294,7 @@ class Watchdog:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ends the guard. Does not return if the guard is ending this process."""
+        """End the guard. Does not return if the guard is ending this process."""
         with self._ending:
             self._closed.set()
 
@@ -321,7 +321,7 @@ class Watchdog:
             signals.wait(_GUARD_SECONDS)
 
     def _exchange_heartbeats(self, store: Store) -> Failure | None:
-        """Sends this rank's heartbeat and reads those of the others. Returns the run's failure, if
+        """Send this rank's heartbeat and read those of the others. Returns the run's failure, if
         there is one.
         """
         store.set(f"heartbeat/{self._rank}", f"{time.monotonic()} {self.collectives}")
@@ -412,7 +412,7 @@ class Watchdog:
             return default
 
     def _declare(self, failure: Failure) -> None:
-        """Makes ``failure`` the run's failure, unless there already is one, and sets when this
+        """Make ``failure`` the run's failure, unless there already is one, and set when this
         process must end.
         """
         if self._failure is None:
@@ -439,7 +439,7 @@ class Watchdog:
                     os.kill(self._visible[failure.rank].pid, signal.SIGKILL)
 
     def _print_once(self, error: FidtoolError) -> None:
-        """Prints the error on one rank, preferably rank zero if it runs, because users read its
+        """Print the error on one rank, preferably rank zero if it runs, because users read its
         log.
 
         Without the store every rank prints, as none can know whether another rank did.
@@ -462,7 +462,7 @@ class Watchdog:
                 call_with_timeout(lambda: self._on_failure(error, prints), _PRINT_SECONDS)
 
     def _force_exit(self, failure: Failure) -> None:
-        """Ends this process while its main thread is busy."""
+        """End this process while its main thread is busy."""
         with self._ending:
             if self._closed.is_set():  # the main thread has stopped in the meantime
                 return

@@ -81,7 +81,7 @@ class World:
         self._group = group
 
     def gather(self, value: T) -> list[T]:
-        """Returns every rank's ``value`` (a small picklable object), in rank order, on every
+        """Return every rank's ``value`` (a small picklable object), in rank order, on every
         rank.
         """
         if self.size == 1:
@@ -95,7 +95,7 @@ class World:
         return [pickle.loads(data.numpy().data) for data in every]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Returns every rank's one-dimensional uint8 tensor, in rank order."""
+        """Return every rank's one-dimensional uint8 tensor, in rank order."""
         import torch
 
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device="cpu")
@@ -105,7 +105,7 @@ class World:
         return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any
+        """Sum ``tensor`` over the ranks, in place, on every rank. Exact for integers in any
         reduction order.
 
         A tensor on an accelerator is copied through host memory.
@@ -117,7 +117,7 @@ class World:
         return tensor if sent is tensor else tensor.copy_(sent)
 
     def broadcast(self, value: T) -> T:
-        """Returns rank zero's ``value`` (a picklable object) on every rank."""
+        """Return rank zero's ``value`` (a picklable object) on every rank."""
         if self.size == 1:
             return value
         import torch
@@ -132,7 +132,7 @@ class World:
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
-        """Starts a collective on the process group and waits until it ends or must be abandoned.
+        """Start a collective on the process group and wait until it ends or must be abandoned.
 
         ``begin`` starts it and returns torch's handle; ``tensors`` are those that it reads and
         writes, all on the CPU.
@@ -172,13 +172,13 @@ class World:
             ) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
-        """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every
+        """Call ``work`` on rank zero only. Returns its value, or raises its error, on every
         rank.
         """
         return self.broadcast(self.only_on_rank_zero(work))  # type: ignore[return-value]
 
     def only_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """Calls ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks
+        """Call ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks
         raise its error.
         """
         result: T | None = None
@@ -200,7 +200,7 @@ class World:
         return self._watchdog.failed.is_set() or bool(signals.received)
 
     def check_stop(self) -> None:
-        """Raises the cause if a rank has failed or a signal was received, within a `together`
+        """Raise the cause if a rank has failed or a signal was received, within a `together`
         block.
 
         Not a collective; no communication.
@@ -246,7 +246,7 @@ class World:
 def open_world(
     launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure
 ) -> Iterator[World]:
-    """Joins the other ranks for the duration of a ``with`` block.
+    """Join the other ranks for the duration of a ``with`` block.
 
     If the calling program already has a process group, it is used and left open. If that group's
     store is neither a TCPStore nor a FileStore, there is no watchdog, and only the collectives' own
@@ -326,7 +326,7 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
 def find_differences(
     hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()
 ) -> list[str]:
-    """Compares the tensors of all ranks with those of the first rank. A collective.
+    """Compare the tensors of all ranks with those of the first rank. A collective.
 
     Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in
     these, by default from 0 on.

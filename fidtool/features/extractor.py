@@ -236,7 +236,7 @@ class ForwardPasses(Generic[Item]):
     _jobs: deque[Future[Any]] = field(default_factory=deque, init=False)
 
     def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
-        """Yields the pieces, which are read in the calling thread, with the feature vectors of each
+        """Yield the pieces, which are read in the calling thread, with the feature vectors of each
         group of images.
 
         There are none for a piece without images.
@@ -270,7 +270,7 @@ class ForwardPasses(Generic[Item]):
             self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
     def finish(self) -> None:
-        """Waits until no thread works, so that torch's settings can be changed; not if the passes
+        """Wait until no thread works, so that torch's settings can be changed; not if the passes
         are to stop.
         """
         with contextlib.suppress(_StoppedError):

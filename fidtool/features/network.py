@@ -148,7 +148,7 @@ class _TorchScript(nn.Module):
 
 
 def freeze(module: nn.Module) -> nn.Module:
-    """Puts a module into evaluation mode without gradients, and returns what is to be run."""
+    """Put a module into evaluation mode without gradients, and return what is to be run."""
     for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
         parameter.requires_grad_(False)
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module

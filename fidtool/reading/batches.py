@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     contents: Sequence[tuple[str, Read]] | None = None
 
     def part(self, start: int, stop: int) -> Batch:
-        """Returns the images from ``start`` to ``stop``."""
+        """Return the images from ``start`` to ``stop``."""
         contents = None if self.contents is None else self.contents[start:stop]
         return Batch(
             self.number, self.images[start:stop], self.last and stop >= len(self.images), contents
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
-    """Divides a set as `cut_batches` does. If images can only be read sequentially, those of a
+    """Divide a set as `cut_batches` does. If images can only be read sequentially, those of a
     batch are stored next to each other instead.
     """
     positions: Indices = range(len(images))
@@ -64,14 +64,14 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:
-    """Divides the positions 0 .. count - 1 into consecutive batches. The last may be smaller; none
+    """Divide the positions 0 .. count - 1 into consecutive batches. The last may be smaller; none
     is empty.
     """
     return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
 def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = False) -> list[T]:
-    """Returns the batches of one rank. Each batch is assigned to exactly one rank, and all ranks
+    """Return the batches of one rank. Each batch is assigned to exactly one rank, and all ranks
     get similar numbers.
 
     A rank gets every ``world_size``-th batch. If images can only be read sequentially
@@ -85,7 +85,7 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
 
 
 def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
-    """Returns a part of a set, such as ``3/16``: consecutive batches of its plan, so that forward
+    """Return a part of a set, such as ``3/16``: consecutive batches of its plan, so that forward
     passes are the same.
 
     Raises:
@@ -115,7 +115,7 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
 
 
 def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
-    """Returns every frame of a set's images, in the order of the set; those of ``a.gif`` are named
+    """Return every frame of a set's images, in the order of the set; those of ``a.gif`` are named
     ``a.gif[0]`` etc.
 
     All images are read for this. What cannot be read counts once.
@@ -137,7 +137,7 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
 
 
 def _frame_count(data: bytes, max_pixels: int) -> int:
-    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that
+    """Return the number of frames or pages in a file, of which none is decoded; 1 for a file that
     is not an image.
     """
     with (
@@ -156,7 +156,7 @@ def _frame_count(data: bytes, max_pixels: int) -> int:
 
 
 def split(content: Read, max_pixels: int) -> Sequence[Read]:
-    """Returns every frame of an encoded image; of anything else, the content itself."""
+    """Return every frame of an encoded image; of anything else, the content itself."""
     if isinstance(content, Image.Image) and has_frame(content, 1):
         raise InputError(
             f"{option('frames', 'all')} needs files, but a Pillow object with several frames was "

@@ -22,7 +22,7 @@ def broadcast_images(
     value_range: ValueRange | None,
     seconds: float,
 ) -> ImageSet:
-    """Broadcasts rank zero's list of images, to which others pass None. A collective.
+    """Broadcast rank zero's list of images, to which others pass None. A collective.
 
     The ranks then compare a sample of the contents, because a path may refer to different files on
     another machine: an InputError if they differ. Images in memory are this rank's own. The sample

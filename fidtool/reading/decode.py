@@ -133,7 +133,7 @@ class DecodeOptions:
 
 
 def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedImage:
-    """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
+    """Decode the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a
     colour profile, and alpha is dropped, so that the colours stored in transparent pixels become
@@ -154,7 +154,7 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
 
 
 def decode_content(content: Read, options: DecodeOptions) -> DecodedImage:
-    """Decodes an image as `decode` does, within `pillow_defaults`, which several images can
+    """Decode an image as `decode` does, within `pillow_defaults`, which several images can
     share.
     """
     if isinstance(content, Exception):
@@ -191,7 +191,7 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
 
 
 def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -> DecodedImage:
-    """Decodes a file with Pillow, or an image that a program has opened with it."""
+    """Decode a file with Pillow, or an image that a program has opened with it."""
     file, frame = content if isinstance(content, Frame) else (content, None)
     is_object = isinstance(file, Image.Image)
     data = b"" if isinstance(file, Image.Image) else file
@@ -225,7 +225,7 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
 
 
 def _problem(error: Exception, data: bytes) -> str:
-    """Returns what is wrong with a file that Pillow cannot decode."""
+    """Return what is wrong with a file that Pillow cannot decode."""
     name = format_of(data)
     if name == HEIF and HEIF not in Image.OPEN:
         return (
@@ -275,7 +275,7 @@ def _limit(max_pixels: int) -> str:
 
 
 def _tag(image: Image.Image, tag: int, missing: int) -> int:
-    """Returns the number in a tag of a TIFF, the first one if it has several; ``missing`` if it has
+    """Return the number in a tag of a TIFF, the first one if it has several; ``missing`` if it has
     no such tag.
     """
     value = getattr(image, "tag_v2", {}).get(tag, missing)
@@ -283,7 +283,7 @@ def _tag(image: Image.Image, tag: int, missing: int) -> int:
 
 
 def _check_tiff(image: Image.Image) -> None:
-    """Refuses files that Pillow would decode incorrectly without an error."""
+    """Refuse files that Pillow would decode incorrectly without an error."""
     if image.info.get("compression") == "raw":
         deep_or_inverted = _tag(image, _BITS_PER_SAMPLE, 1) > 8 or _tag(image, _PHOTOMETRIC, 1) == 0
         if _tag(image, _PLANAR, 1) == 2 and deep_or_inverted:
@@ -336,7 +336,7 @@ def _in_colour(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
-    """Returns the brightness of an image that Pillow would clip, shape (height, width, 1); None for
+    """Return the brightness of an image that Pillow would clip, shape (height, width, 1); None for
     others.
 
     If the kind of image does not say which of its values is white, they are those of an array.
@@ -363,7 +363,7 @@ def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
 
 
 def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
-    """Returns the values of an image whose kind does not say which of them is white; None for other
+    """Return the values of an image whose kind does not say which of them is white; None for other
     images.
     """
     bits = _tag(image, _BITS_PER_SAMPLE, 0)
@@ -383,7 +383,7 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
 
 
 def _all_bands(image: Image.Image) -> tuple[int, str]:
-    """Returns the number of bands of an image that has some besides colour and transparency, else
+    """Return the number of bands of an image that has some besides colour and transparency, else
     0; and its mode.
     """
     mode = "RGB" if image.mode == "RGBX" else image.mode
@@ -470,7 +470,7 @@ _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
 
 
 def _quality_of(image: Image.Image) -> int:
-    """Returns the libjpeg quality whose luminance table is most similar to the first table of a
+    """Return the libjpeg quality whose luminance table is most similar to the first table of a
     JPEG; else 0.
     """
     tables = getattr(image, "quantization", None)

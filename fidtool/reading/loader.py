@@ -104,7 +104,7 @@ class Piece:
         return sum(self.used)
 
     def free(self) -> None:
-        """Frees the pixels, those of the partner as well. Views of them must not be used any
+        """Free the pixels, those of the partner as well. Views of them must not be used any
         more.
         """
         self.pixels = _NO_PIXELS
@@ -118,7 +118,7 @@ class Piece:
 def decode_batch(
     source: ImageSet | None, options: DecodeOptions, batch: Batch, allocate: Allocate | None = None
 ) -> Piece:
-    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`, in a worker to
+    """Decode the first images of a batch, until their pixels fill `AT_ONCE_BYTES`, in a worker to
     ``allocate`` arrays.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
@@ -139,7 +139,7 @@ def decode_batch(
 def _decode(
     source: ImageSet | None, options: DecodeOptions, batch: Batch
 ) -> tuple[Piece, list[DecodedImage]]:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns their piece, which lacks all
+    """Decode images until their pixels fill `AT_ONCE_BYTES`; return their piece, which lacks all
     that `_complete` adds, and those that were not skipped.
     """
     piece = Piece(batch.number, batch.images)
@@ -181,7 +181,7 @@ def _complete(
     options: DecodeOptions,
     allocate: Allocate | None,
 ) -> None:
-    """Adds sizes, properties, records and pixels of its images to a piece."""
+    """Add sizes, properties, records and pixels of its images to a piece."""
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
@@ -198,7 +198,7 @@ def _complete(
 
 
 def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
-    """Returns of which images detail is measured. Of an iterable, it is as if each image were the
+    """Return of which images detail is measured. Of an iterable, it is as if each image were the
     last.
     """
     if source is not None:
@@ -212,7 +212,7 @@ def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
 
 
 def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImage) -> None:
-    """Raises an InputError if the images of a pair, which are in these files, differ in size."""
+    """Raise an InputError if the images of a pair, which are in these files, differ in size."""
     height, width, _ = image.pixels.shape
     rows, columns, _ = partner.pixels.shape
     if (height, width) == (rows, columns):
@@ -231,7 +231,7 @@ def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImag
 
 
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
-    """Returns an image that cannot be decoded as it is recorded, or raises the error that ends the
+    """Return an image that cannot be decoded as it is recorded, or raises the error that ends the
     run.
     """
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
@@ -263,7 +263,7 @@ def load(
     patience: float = math.inf,
     complain: Callable[[str], None] = print,
 ) -> Generator[Piece, None, None]:
-    """Yields the pieces of this rank's batches in order; a batch of small images is one piece, or
+    """Yield the pieces of this rank's batches in order; a batch of small images is one piece, or
     few.
 
     Args:
@@ -345,7 +345,7 @@ class _Loading:
                 left = left.part(stop, count)
 
     def pieces(self, tasks: Iterator[Batch]) -> Iterator[Piece]:
-        """Yields the pieces of tasks, which are sent to the workers ahead.
+        """Yield the pieces of tasks, which are sent to the workers ahead.
 
         What reading a task raises is raised after the pieces of those before.
         """
@@ -367,14 +367,14 @@ class _Loading:
             self._failure = error
 
     def _send(self, task: Batch) -> bool:
-        """Sends a task to the workers, if there are some and they should decode it."""
+        """Send a task to the workers, if there are some and they should decode it."""
         if self._workers is None or not _can_be_sent(task):
             return False
         self._workers.send(task)
         return True
 
     def _finish(self, task: Batch, is_sent: bool) -> Iterator[Piece]:
-        """Yields the pieces of a task: one, unless its images are larger than expected."""
+        """Yield the pieces of a task: one, unless its images are larger than expected."""
         if self._workers is not None and is_sent:
             piece, buffer = self._workers.result()
             piece.buffer = buffer
@@ -395,7 +395,7 @@ class _Loading:
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
-    """Reads the images of tasks in one pass over the source."""
+    """Read the images of tasks in one pass over the source."""
     stream = source.read(np.concatenate([np.asarray(batch.images) for batch in batches]))
     for task in tasks:
         contents = [(source.file(index), next(stream, _TOO_FEW)) for index in task.images]
@@ -403,7 +403,7 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) ->
 
 
 def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
-    """Takes tasks from another iterator in a thread, a few ahead of their use, and raises its
+    """Take tasks from another iterator in a thread, a few ahead of their use, and raise its
     exceptions.
 
     The thread starts when the first task is requested, so that processes can be forked before.
@@ -444,7 +444,7 @@ class ImageLookup:
     _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
 
     def prefetch(self, files: Collection[str]) -> None:
-        """Reads and keeps those of these images that are no files on this machine, in one pass over
+        """Read and keep those of these images that are no files on this machine, in one pass over
         each source.
         """
         for images in self.sets:
@@ -464,7 +464,7 @@ class ImageLookup:
         self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
 
     def read(self, file: str) -> Read:
-        """Returns the content of an image, or the error that occurred. What is no local file must
+        """Return the content of an image, or the error that occurred. What is no local file must
         be prefetched.
         """
         if file in self._prefetched:

@@ -138,7 +138,7 @@ def is_detailed(name: str, count: int) -> bool:
 
 
 def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> None:
-    """Clears the detail of images of a set of so many, where it was measured when these were not
+    """Clear the detail of images of a set of so many, where it was measured when these were not
     yet known.
     """
     measured = np.flatnonzero(records["highest"]).tolist()
@@ -153,7 +153,7 @@ def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> No
 def records_of(
     images: Sequence[DecodedImage], measured: Sequence[bool] | None = None
 ) -> RecordArray:
-    """Returns the records of images. Detail is ``measured`` of some of them; None is all."""
+    """Return the records of images. Detail is ``measured`` of some of them; None is all."""
     records = np.zeros(len(images), dtype=RECORD)
     records["digest"] = [_digest(image.pixels) for image in images]
     for name in ("format", "mode", "quality"):
@@ -185,12 +185,12 @@ def _flags(properties: ImageProperties) -> int:
 
 
 def _sample_steps(height: int, width: int) -> tuple[int, int]:
-    """Returns how many rows, and columns, the samples of an image are apart."""
+    """Return how many rows, and columns, the samples of an image are apart."""
     return max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
 
 
 def _groups(images: Sequence[DecodedImage]) -> Iterator[list[int]]:
-    """Yields the positions of images of the same size, a limited number at a time."""
+    """Yield the positions of images of the same size, a limited number at a time."""
     of_size = defaultdict[tuple[int, ...], list[int]](list)
     for position, image in enumerate(images):
         of_size[image.pixels.shape].append(position)
@@ -202,7 +202,7 @@ def _groups(images: Sequence[DecodedImage]) -> Iterator[list[int]]:
 
 
 def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
-    """Sets the size, and the fields that describe samples of the pixels."""
+    """Set the size, and the fields that describe samples of the pixels."""
     height, width, _ = images[0].shape
     down, right = _sample_steps(height, width)
     planes = np.stack([pixels[::down, ::right].transpose(2, 0, 1) for pixels in images])
@@ -226,7 +226,7 @@ def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> Non
 
 
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Returns the roughness of n images, shape (n,), from their green values, integers of shape (n,
+    """Return the roughness of n images, shape (n,), from their green values, integers of shape (n,
     h, w).
 
     The neighbours are the values to the right of them in the images, shape (n, h, w or w - 1).
@@ -252,7 +252,7 @@ def _sum_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the ``thumb`` of the records of n images, shape (n, height, width, 3): uint8, shape
+    """Return the ``thumb`` of the records of n images, shape (n, height, width, 3): uint8, shape
     (n, bytes).
     """
     down, right = _sample_steps(*images.shape[1:3])
@@ -261,7 +261,7 @@ def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Returns the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n,
+    """Return the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n,
     3, h, w).
     """
     for axis in (2, 3):
@@ -284,7 +284,7 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _cells(side: int) -> NDArray[np.float32]:
-    """Returns which rows, or columns, are in each cell: 0 or 1, shape (SIDE, side)."""
+    """Return which rows, or columns, are in each cell: 0 or 1, shape (SIDE, side)."""
     edges = np.arange(SIDE + 1) * side // SIDE
     return np.repeat(np.eye(SIDE, dtype=np.float32), np.diff(edges), axis=1)
 
@@ -293,7 +293,7 @@ def _cells(side: int) -> NDArray[np.float32]:
 
 
 def _filters() -> NDArray[np.float32]:
-    """Returns integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the
+    """Return integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the
     last.
     """
     places = np.arange(_TAPS) + 0.5 - _TAPS / 2
@@ -313,7 +313,7 @@ _FILTERS = _filters()
 
 
 def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
-    """Sets the fields that describe all pixels, or neighbouring ones."""
+    """Set the fields that describe all pixels, or neighbouring ones."""
     records["lowest"] = [pixels.min() for pixels in images]
     records["highest"] = [pixels.max() for pixels in images]
     if min(images[0].shape[:2]) < _TAPS:
@@ -326,7 +326,7 @@ def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -
 
 
 def _middle_rows(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Returns the middle of some rows of n images (height, width): shape (n, rows, columns)."""
+    """Return the middle of some rows of n images (height, width): shape (n, rows, columns)."""
     height, width = images[0].shape
     down = -(-height // _ROWS)
     left = max(0, (width - _WIDEST) // 2)
@@ -334,7 +334,7 @@ def _middle_rows(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
 
 
 def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Returns the ``bands`` along rows of n images: shape (n, BANDS)."""
+    """Return the ``bands`` along rows of n images: shape (n, BANDS)."""
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
     responses = windows.astype(np.float32) @ _FILTERS
@@ -346,7 +346,7 @@ def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _repeats(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Returns the ``repeats`` along rows of n images: shape (n,)."""
+    """Return the ``repeats`` along rows of n images: shape (n,)."""
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
     less = np.minimum(steps[:, :-1], steps[:, 1:])
     more = np.maximum(steps[:, :-1], steps[:, 1:])
@@ -376,7 +376,7 @@ class ImageRecords:
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8]) -> ImageRecords:
-        """Returns the records of images, from a uint8 array of shape (images, bytes of
+        """Return the records of images, from a uint8 array of shape (images, bytes of
         `RECORD`).
         """
         names = Names(images.stored[number] for number in images.order.tolist())
@@ -388,7 +388,7 @@ class ImageRecords:
     def join(
         cls, parts: Sequence[ImageRecords], order: NDArray[np.int64], count: int
     ) -> ImageRecords:
-        """Returns the records of several parts of a set of ``count`` images, skipped ones too, in
+        """Return the records of several parts of a set of ``count`` images, skipped ones too, in
         this order.
         """
         names = list[str]()
@@ -410,7 +410,7 @@ class ImageRecords:
         return f"{self.prefix}{self.names[index]}"
 
     def redact(self) -> ImageRecords:
-        """Returns the same records with possible secrets removed from URLs, which can then no
+        """Return the same records with possible secrets removed from URLs, which can then no
         longer be opened.
         """
         prefix = redact(self.prefix)
@@ -419,7 +419,7 @@ class ImageRecords:
         return replace(self, names=names, prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
+        """Return the arrays to store in a statistics file by name, for `from_arrays`."""
         folder = self.prefix
         if folder:  # absolute, so that the images are found from any working directory
             folder = real_path(folder)
@@ -441,7 +441,7 @@ class ImageRecords:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], count: int | None
     ) -> ImageRecords | None:
-        """Returns the records in a statistics file of ``count`` images; None if this version can
+        """Return the records in a statistics file of ``count`` images; None if this version can
         read none.
 
         Raises:

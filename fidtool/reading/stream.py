@@ -61,7 +61,7 @@ class Stream:
         return bool(self.images.sharded) and self.world.size > 1
 
     def read(self, outside: Outside) -> Generator[Batch, None, None]:
-        """Yields the batches. The calling program's code runs in the context that ``outside``
+        """Yield the batches. The calling program's code runs in the context that ``outside``
         returns.
         """
         if self.images.generates:
@@ -110,7 +110,7 @@ class Stream:
         return Batch(number, positions, contents=list(zip(files, contents, strict=True)))
 
     def conclude(self) -> tuple[ImageSet, list[int], int]:
-        """Returns the images that all ranks have read, the sizes of their batches, and this rank's
+        """Return the images that all ranks have read, the sizes of their batches, and this rank's
         first. A collective.
 
         The set is in canonical order, and its contents cannot be read again. Call this after the
@@ -147,7 +147,7 @@ class Stream:
         return images, list(chain.from_iterable(sizes)), first
 
     def _check_same(self, read: Sequence[tuple[int, int]]) -> None:
-        """Refuses ranks that have read different images, by their numbers and digests."""
+        """Refuse ranks that have read different images, by their numbers and digests."""
         for rank, (count, _) in enumerate(read):
             if read[rank] != read[0]:
                 raise on_every_rank(

@@ -69,7 +69,7 @@ class _Worker:
     buffers: int = 0
 
     def take_buffer(self) -> Buffer:
-        """Returns an idle buffer, or a new one."""
+        """Return an idle buffer, or a new one."""
         if self.idle:
             return self.idle.pop()
         self.buffers += 1
@@ -90,7 +90,7 @@ class Buffer:
     memory: mmap.mmap | None = None
 
     def free(self) -> None:
-        """Lets the worker use it for another result. Called in any thread."""
+        """Let the worker use it for another result. Called in any thread."""
         if self.memory is not None and len(self.memory) > _KEPT_BYTES:
             # A program may lock its memory; only Linux has it.
             with contextlib.suppress(OSError, AttributeError):
@@ -142,7 +142,7 @@ class Workers(Generic[Task, Result]):
             worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
 
     def result(self) -> tuple[Result, Buffer]:
-        """Returns the result of the oldest task, and the buffer of the arrays that were allocated
+        """Return the result of the oldest task, and the buffer of the arrays that were allocated
         for it.
 
         Raises a RunError if its worker died, raised an exception, or took too long.
@@ -203,7 +203,7 @@ def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -
 
 
 def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
-    """Returns a socket of the pipe's end, which blocks although the program may have set a default
+    """Return a socket of the pipe's end, which blocks although the program may have set a default
     timeout.
     """
     end = socket.socket(fileno=os.dup(pipe.fileno()))
@@ -220,7 +220,7 @@ def _work(
     pipe: Connection[Any, Any],
     parents_end: Connection[Any, Any],
 ) -> None:
-    """Runs until the parent ends."""
+    """Run until the parent ends."""
     parents_end.close()
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -252,7 +252,7 @@ def _work(
 
 
 def _sendable(error: BaseException | None) -> Any:
-    """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it
+    """Return an object that is unpickled as ``error``, with its traceback as its cause; None if it
     cannot be sent.
     """
     if error is None:
@@ -288,7 +288,7 @@ class _OwnBuffer:
         self._arrays: list[tuple[NDArray[np.uint8], int, int]] = []
 
     def allocate(self, size: int) -> NDArray[np.uint8]:
-        """Returns an array of so many bytes in the buffer; in the worker's own memory where that is
+        """Return an array of so many bytes in the buffer; in the worker's own memory where that is
         not possible.
         """
         start = self._arrays[-1][2] if self._arrays else 0
@@ -310,7 +310,7 @@ class _OwnBuffer:
         return array
 
     def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
-        """Sends a result without its arrays that are in the buffer, of which it sends the
+        """Send a result without its arrays that are in the buffer, of which it sends the
         places.
         """
         places: list[tuple[int, int]] = []

@@ -114,7 +114,7 @@ def _edm(
     framing: str = "",
     trained_on: str = "",
 ) -> Reference:
-    """Returns a reference of EDM; ``trained_on`` is on whose images the networks were trained, if
+    """Return a reference of EDM; ``trained_on`` is on whose images the networks were trained, if
     it matters.
     """
     note = "EDM reports the lowest of three evaluations"

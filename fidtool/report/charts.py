@@ -133,7 +133,7 @@ def _image(
 
 
 def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
-    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the
+    """Draw a line if the names of the FAKEs have numbers, else a row for each FAKE, with the
     distances along x.
     """
     points, label = sweep_of(results)

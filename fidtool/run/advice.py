@@ -24,7 +24,7 @@ def advice_on_precision(
     seconds: Mapping[str, float],
     extraction: Mapping[str, float],
 ) -> str:
-    """Returns how long a run would have taken in TF32, in one line; empty if that is not known or
+    """Return how long a run would have taken in TF32, in one line; empty if that is not known or
     saves little.
 
     Args:

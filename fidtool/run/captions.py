@@ -22,7 +22,7 @@ _COLUMNS = ("caption", "text", "prompt", "captions", "description")
 def with_captions(
     contents: Mapping[SetPlan, Content], settings: Settings
 ) -> dict[SetPlan, Content]:
-    """Returns what the sets hold, with the captions of the FAKEs if a metric needs them. An
+    """Return what the sets hold, with the captions of the FAKEs if a metric needs them. An
     InputError if some lack.
     """
     metrics = [asked.metric for asked in settings.chosen if asked.metric.captions]
@@ -81,7 +81,7 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
 
 
 def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> Sequence[str] | None:
-    """Returns the captions in the order of the features; None without features. An InputError if
+    """Return the captions in the order of the features; None without features. An InputError if
     the numbers differ.
     """
     if statistics.order is None:

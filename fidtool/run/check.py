@@ -31,7 +31,7 @@ def check_sets(
     console: Console,
     strict: bool = False,
 ) -> Checkup:
-    """Inspects a set, alone or against another, for `fidtool.check` and the command line. A
+    """Inspect a set, alone or against another, for `fidtool.check` and the command line. A
     collective.
     """
     requests = name_sets(*sources)
@@ -68,7 +68,7 @@ def _refuse_same(requests: Sequence[RequestedSet]) -> None:
 def _read(
     run: RunContext, request: RequestedSet, settings: Settings
 ) -> tuple[ImageRecords | None, PassedOver | None, Sequence[BadFile]]:
-    """Returns the records of a set, what its source passes over and the files that cannot be read.
+    """Return the records of a set, what its source passes over and the files that cannot be read.
     A collective.
     """
     world = run.world

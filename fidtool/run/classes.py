@@ -26,7 +26,7 @@ from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Stat
 
 
 def _restrict(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner) -> MeasuredSet:
-    """Returns some images of a set with mean and covariance of their features on rank zero. A
+    """Return some images of a set with mean and covariance of their features on rank zero. A
     collective.
     """
     features = {layer: vectors[rows] for layer, vectors in measured.features.items()}
@@ -52,7 +52,7 @@ def values_of_classes(
     computed: Computed,
     runner: MetricRunner,
 ) -> list[ClassResult]:
-    """Returns each class with the values and error bars that its images suffice for, if requested.
+    """Return each class with the values and error bars that its images suffice for, if requested.
     A collective.
 
     Args:
@@ -104,7 +104,7 @@ def _correct_distance(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner
 
 
 def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
-    """Returns all classes with mean and worst of each value; None if they are neither requested nor
+    """Return all classes with mean and worst of each value; None if they are neither requested nor
     common to both.
     """
     grouped_by = plan.settings.grouped_by
@@ -131,7 +131,7 @@ def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
 def class_warnings(
     classes: Classes, real: MeasuredSet, names: Collection[str], plan: Plan
 ) -> list[str]:
-    """Returns warnings about few images, too few for some of the values, by key, or other shares
+    """Return warnings about few images, too few for some of the values, by key, or other shares
     than REAL's.
     """
     lines = []

@@ -56,7 +56,7 @@ class Comparer:
     real: SetInspection | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
-        """Returns the comparison. A collective."""
+        """Return the comparison. A collective."""
         runner = self.runner
         plan = runner.plan
         world = runner.run.world
@@ -126,7 +126,7 @@ class _ComparisonBuilder:
         self.plan = self.runner.plan
 
     def build(self) -> Comparison:
-        """Returns the comparison, but for that with a held-out set."""
+        """Return the comparison, but for that with a held-out set."""
         real = self.real
         fake = self.fake
         of_images = None

@@ -69,7 +69,7 @@ class MetricRunner:
     recorded: dict[str, dict[str, Any]]
 
     def features(self, layer: str) -> FeatureSettings:
-        """Returns how the features of a layer are summed."""
+        """Return how the features of a layer are summed."""
         return feature_settings(
             self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world
         )
@@ -77,7 +77,7 @@ class MetricRunner:
     def compute(
         self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
     ) -> Computed:
-        """Returns the values of metrics; ``planned`` is the plan of the FAKE. A collective."""
+        """Return the values of metrics; ``planned`` is the plan of the FAKE. A collective."""
         computed = Computed()
         of_networks = defaultdict[str, dict[str, dict[str, float]]](dict)
         for asked in metrics:

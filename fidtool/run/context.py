@@ -58,7 +58,7 @@ class Clock:
 
     @contextlib.contextmanager
     def __call__(self, name: str, share: float = 1.0) -> Iterator[None]:
-        """Adds the time of the block, or a ``share`` of it where work overlaps."""
+        """Add the time of the block, or a ``share`` of it where work overlaps."""
         started = time.perf_counter()
         try:
             yield
@@ -199,7 +199,7 @@ def open_run(
 def _check_same_start(
     world: World, requests: Sequence[RequestedSet], settings: Settings, installed: dict[str, str]
 ) -> None:
-    """Raises an InputError if the ranks have different arguments or library versions. A collective.
+    """Raise an InputError if the ranks have different arguments or library versions. A collective.
 
     Each rank would otherwise follow its own plan, and some images would count twice and others not
     at all.
@@ -228,7 +228,7 @@ def _check_same_start(
 
 
 def check_tf32(device: Device) -> None:
-    """Raises an InputError unless the device is an NVIDIA GPU."""
+    """Raise an InputError unless the device is an NVIDIA GPU."""
     kind = device.torch_device.type
     if kind != "cuda":
         raise InputError(

@@ -55,7 +55,7 @@ def evaluate(
     check: Callable[[Sequence[object]], None] = lambda _: None,
     began: float | None = None,
 ) -> tuple[Evaluation, ImageLookup | None]:
-    """Compares the FAKEs with REAL, for `fidtool.compute` and the command line. A collective.
+    """Compare the FAKEs with REAL, for `fidtool.compute` and the command line. A collective.
 
     Args:
         sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the
@@ -110,7 +110,7 @@ def evaluate(
 def _prepare(
     run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
-    """Opens the sets, builds the networks, and decides all that the run will do. A collective.
+    """Open the sets, build the networks, and decide all that the run will do. A collective.
 
     A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
     """
@@ -223,7 +223,7 @@ def _timeline(run: RunContext) -> dict[str, float]:
 
 
 def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
-    """Returns what determines the values of each metric besides the features, by its name."""
+    """Return what determines the values of each metric besides the features, by its name."""
     settings = {}
     for asked in plan.settings.chosen:
         if asked.further:
@@ -240,7 +240,7 @@ def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, 
 
 
 def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
-    """Yields the differences of all pairs of FAKEs that have error bars, in the order of the
+    """Yield the differences of all pairs of FAKEs that have error bars, in the order of the
     arguments.
     """
     for key, parts in comparer.parts.items():
@@ -250,7 +250,7 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
 
 
 def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
-    """Returns the metrics that could not be computed, each once with all reasons."""
+    """Return the metrics that could not be computed, each once with all reasons."""
     metrics: dict[str, NotComputed] = {}
     for lacking in dict.fromkeys(left_out):
         reason = run.console.shown(lacking.reason)
@@ -261,7 +261,7 @@ def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[
 
 
 def _verify(run: RunContext, evaluation: Evaluation) -> Evaluation:
-    """Returns the evaluation with notes on whether its values are comparable with those of its
+    """Return the evaluation with notes on whether its values are comparable with those of its
     preset.
     """
     from fidtool.result.verify import verify  # few runs need it
@@ -284,7 +284,7 @@ def measure_statistics(
     part: str | None = None,
     since: str | os.PathLike[str] | Statistics | None = None,
 ) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
-    """Computes the statistics of a set, for `fidtool.compute_statistics` and the command line. A
+    """Compute the statistics of a set, for `fidtool.compute_statistics` and the command line. A
     collective.
 
     Args:

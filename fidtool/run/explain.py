@@ -156,7 +156,7 @@ def influence_of(
 
 
 def set_result(measured: MeasuredSet, content: Content) -> SetResult:
-    """Returns what a result states about a set."""
+    """Return what a result states about a set."""
     statistics = measured.statistics
     features = measured.features.get(FEATURES)
     facts = SetResult(

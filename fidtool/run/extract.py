@@ -41,7 +41,7 @@ _Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
 def decode_options(
     settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True
 ) -> DecodeOptions:
-    """Returns how a run's images are decoded: the settings that concern each image."""
+    """Return how a run's images are decoded: the settings that concern each image."""
     return DecodeOptions(
         skip=settings.on_error == "skip",
         max_pixels=settings.max_pixels,
@@ -60,7 +60,7 @@ def _name_batch(pieces: Sequence[Piece]) -> str:
 
 
 def images_of(piece: Piece, device: torch.device) -> ImageTensors:
-    """Returns the images of a piece on a device: uint8, of shape (height, width, 3). They may share
+    """Return the images of a piece on a device: uint8, of shape (height, width, 3). They may share
     its memory.
     """
     if not piece.pixels.size:
@@ -96,7 +96,7 @@ class Extraction:
     of_partner: Mapping[str, Layer] | None = None
 
     def run(self, number: int, source: ImageSet) -> Accumulator:
-        """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
+        """Return the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
         collective.
         """
         world = self.context.world
@@ -125,7 +125,7 @@ class Extraction:
         return statistics
 
     def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
-        """Returns the statistics of an iterable, whose length is not known in advance, and its
+        """Return the statistics of an iterable, whose length is not known in advance, and its
         images. A collective.
         """
         context = self.context
@@ -133,7 +133,7 @@ class Extraction:
 
         @contextlib.contextmanager
         def outside() -> Iterator[None]:
-            """Runs the calling program's code under its own settings of torch, while no thread
+            """Run the calling program's code under its own settings of torch, while no thread
             works.
             """
             passes.finish()
@@ -193,7 +193,7 @@ class Extraction:
         count: int,
         name: str,
     ) -> None:
-        """Merges the ranks' statistics, of which rank zero's include ``resumed`` images;
+        """Merge the ranks' statistics, of which rank zero's include ``resumed`` images;
         ``batches`` are places.
         """
         world = self.context.world
@@ -213,7 +213,7 @@ class Extraction:
         batches: Sequence[Batch],
         total: Accumulator,
     ) -> list[Part]:
-        """Adds the parts in the checkpoint on rank zero, and returns all others, on every rank. A
+        """Add the parts in the checkpoint on rank zero, and return all others, on every rank. A
         collective.
         """
 
@@ -247,7 +247,7 @@ class Extraction:
         add: _Add,
         passes: ForwardPasses[Piece],
     ) -> None:
-        """Adds the batches of this rank, which have ``total`` images; without a source, those of an
+        """Add the batches of this rank, which have ``total`` images; without a source, those of an
         iterable.
         """
         context = self.context
@@ -296,7 +296,7 @@ class Extraction:
 
     @contextlib.contextmanager
     def _on_device(self, piece: Piece) -> Iterator[list[ImageTensors]]:
-        """Moves the images of a piece to the device for a ``with`` block, and yields their groups
+        """Move the images of a piece to the device for a ``with`` block, and yield their groups
         for the networks.
         """
         device = self.context.device.torch_device
@@ -316,7 +316,7 @@ class Extraction:
         piece.free()
 
     def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
-        """Yields the loaded pieces, as long as not too many of their images are skipped."""
+        """Yield the loaded pieces, as long as not too many of their images are skipped."""
         shown = self.context.console.shown
         skipped = []
         while True:
@@ -331,7 +331,7 @@ class Extraction:
             yield piece
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
-        """Refuses more skipped files than allowed of ``count``, those of the whole set."""
+        """Refuse more skipped files than allowed of ``count``, those of the whole set."""
         if not skipped:
             return
         allowed = self.settings.most_skipped(count)
@@ -350,7 +350,7 @@ class Extraction:
 
 
 def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
-    """Reads several batches before it yields the first, so that threads can work on all of them."""
+    """Read several batches before it yields the first, so that threads can work on all of them."""
     while read := list(islice(batches, count)):
         yield from read
 

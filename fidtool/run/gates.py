@@ -33,7 +33,7 @@ _MISSED = {
 def missed_gates(
     evaluation: Evaluation, settings: Settings, baseline: Evaluation | None
 ) -> Iterator[str]:
-    """Yields a sentence per limit that the only FAKE exceeds, and one if it may be worse than the
+    """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the
     baseline.
     """
     (result,) = evaluation.results
@@ -56,7 +56,7 @@ def missed_gates(
 def baselines_of(
     settings: Settings, paths: Sequence[str], definition: Definition | None
 ) -> tuple[tuple[Evaluation | None, ...], list[ResultWarning]]:
-    """Returns the baseline of each FAKE, and warnings; None without this gate, and on the first day
+    """Return the baseline of each FAKE, and warnings; None without this gate, and on the first day
     of a history.
 
     It is the latest result of the same REAL, FAKE and features with error bars that missed no gate:

@@ -45,7 +45,7 @@ Groups = Mapping[str, Sequence[Rows]]
 
 
 def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
-    """Returns REAL and the FAKEs with the groups of their images. No image is read.
+    """Return REAL and the FAKEs with the groups of their images. No image is read.
 
     Raises:
         InputError: if the labels are of no set; if values of each group are requested, but REAL and
@@ -115,7 +115,7 @@ def _groups_of(
 
 
 def folders_of(names: Sequence[str], whole: bool) -> list[str]:
-    """Returns the ``whole`` folder of each image, or its class, as of torchvision's
+    """Return the ``whole`` folder of each image, or its class, as of torchvision's
     ``ImageFolder``; empty if unknown.
 
     The class is the first folder below those that all images share, or the last of these. No image
@@ -136,7 +136,7 @@ def folders_of(names: Sequence[str], whole: bool) -> list[str]:
 
 
 def stored_classes(images: ImageSet) -> list[str]:
-    """Returns the class of each image in the ``.npz`` of a set, integers or strings; empty if it
+    """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it
     has none.
     """
     if "array" not in images.kind:
@@ -148,7 +148,7 @@ def stored_classes(images: ImageSet) -> list[str]:
 
 
 def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Groups:
-    """Returns the rows of the images of each group in the features of two sets; none if the groups
+    """Return the rows of the images of each group in the features of two sets; none if the groups
     are not known.
 
     They are in the canonical order of a set that has no other images, by which subsets are drawn,

@@ -35,7 +35,7 @@ class HeldoutComparer:
     distances: NDArray[np.float64] | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Heldout:
-        """Returns the comparison, with a floor of the metric fid of each network. A collective."""
+        """Return the comparison, with a floor of the metric fid of each network. A collective."""
         runner = self.runner
         with runner.run.clock("heldout"):
             if self.distances is None:
@@ -58,7 +58,7 @@ class HeldoutComparer:
             return runner.run.world.on_rank_zero(make_heldout)
 
     def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
-        """Returns warnings about the held-out set and REAL, on rank zero, after the first
+        """Return warnings about the held-out set and REAL, on rank zero, after the first
         comparison.
         """
         path = self.heldout.path
@@ -86,7 +86,7 @@ class HeldoutComparer:
         return warnings
 
     def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:
-        """Returns the distances of a set's images to their nearest real ones, on all ranks. A
+        """Return the distances of a set's images to their nearest real ones, on all ranks. A
         collective.
         """
         from fidtool.distances.neighbors import nearest_reals
@@ -97,7 +97,7 @@ class HeldoutComparer:
 
 
 def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:
-    """Returns what the distances of generated and held-out images to their nearest real ones say of
+    """Return what the distances of generated and held-out images to their nearest real ones say of
     memorisation.
     """
     from scipy.stats import binomtest  # deferred: it takes a second

@@ -90,7 +90,7 @@ class Measurer:
         self.pairs = Pairs(run, [*dict.fromkeys(pairs)])
 
     def open_checkpoint(self) -> None:
-        """Opens the run's checkpoint, if it has one, before its sets are measured. A collective."""
+        """Open the run's checkpoint, if it has one, before its sets are measured. A collective."""
         settings = self._settings
         if settings.checkpoint is not None and (self.networks.definitions or self.pairs.metrics):
             name = self._world.on_rank_zero(self._claim_checkpoint)
@@ -134,7 +134,7 @@ class Measurer:
         return claim(str(settings.checkpoint), identity, self._warn)
 
     def measure(self, planned: SetPlan) -> MeasuredSet:
-        """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A
+        """Return a set's statistics, on rank zero, and the features of each image, on all ranks. A
         collective.
         """
         needs = planned.needs
@@ -171,7 +171,7 @@ class Measurer:
     def measure_both(
         self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None, measured: MeasuredSet | None
     ) -> tuple[MeasuredSet, MeasuredSet]:
-        """Returns REAL, which may be ``known``, and a FAKE, which may be ``measured``. A
+        """Return REAL, which may be ``known``, and a FAKE, which may be ``measured``. A
         collective; see `measure`.
 
         If their images are compared in pairs, both sets are measured in one pass, in which each
@@ -196,14 +196,14 @@ class Measurer:
         return known, replace(measured, pairs=found.pairs)
 
     def take_part(self, planned: SetPlan, part: str) -> None:
-        """Restricts a set to one of its parts, see `part_of`. A collective."""
+        """Restrict a set to one of its parts, see `part_of`. A collective."""
         size = self._plan.batch_size
         self._restrict(planned, self._read(planned, lambda images: part_of(images, part, size)))
 
     def measure_new(
         self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
     ) -> Statistics:
-        """Returns the statistics of a set, on rank zero, of which only the images that are new pass
+        """Return the statistics of a set, on rank zero, of which only the images that are new pass
         the networks.
 
         A collective. The statistics ``before`` of all others are those of ``name``; rank zero alone
@@ -229,7 +229,7 @@ class Measurer:
         return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
 
     def complete(self, planned: SetPlan, known: Statistics) -> Statistics:
-        """Returns the statistics of a set, on rank zero, of which those that are ``known`` of the
+        """Return the statistics of a set, on rank zero, of which those that are ``known`` of the
         same images are not computed again.
 
         A collective. Rank zero alone needs the known ones.

@@ -143,7 +143,7 @@ class RunNetworks:
         self.definitions[layer] = extractor.definition
 
     def networks(self, layers: Collection[str]) -> tuple[Extractor, ...]:
-        """Returns the networks that compute these layers, of which Inception is built on the first
+        """Return the networks that compute these layers, of which Inception is built on the first
         call. A collective.
 
         Ranks that compute different bits are reported once.
@@ -196,7 +196,7 @@ class RunNetworks:
         self._built = {FEATURES: network, **self._built}
 
     def _check(self, extractor: Extractor, choice: NetworkChoice) -> str:
-        """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the
+        """Return the SHA-256 of the features of a fixed batch, equal on two ranks that compute the
         same bits.
 
         A collective. Raises an InputError if definition, parameters or buffers are not the same on
@@ -238,7 +238,7 @@ class RunNetworks:
 
 
 def check_matrix_products(settings: Settings, device: torch.device) -> None:
-    """Refuses cuBLAS's environment variable, which changes its kernels, for networks with matrix
+    """Refuse cuBLAS's environment variable, which changes its kernels, for networks with matrix
     products.
 
     Inception has none, only convolutions.

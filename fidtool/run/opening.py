@@ -105,7 +105,7 @@ class Opening:
 def open_sets(
     requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool
 ) -> Opening:
-    """Opens REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is
+    """Open REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is
     ``alone``.
 
     No image is decoded.
@@ -179,7 +179,7 @@ def _open_sets(
 def _say_notes(
     contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console
 ) -> tuple[str, ...]:
-    """Prints notes on the settings and on what is used of each set, and returns them."""
+    """Print notes on the settings and on what is used of each set, and return them."""
     said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
     for planned, content in contents.items():
         path = planned.path
@@ -196,7 +196,7 @@ def _say_notes(
 def complete_settings(
     files: Mapping[str, Statistics], settings: Settings, images: bool
 ) -> tuple[Settings, str]:
-    """Completes the settings of a run from its statistics files, and says what it takes. A custom
+    """Complete the settings of a run from its statistics files, and say what it takes. A custom
     network is never run.
 
     Without ``images``, which are processed as the settings say, the settings stay as they are.
@@ -360,7 +360,7 @@ def _check_stream(
 
 
 def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: Settings) -> None:
-    """Refuses what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that
+    """Refuse what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that
     gates cannot judge.
     """
     file = content.file
@@ -396,7 +396,7 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
 
 
 def check_number(expect: int | None, path: str, count: int | None) -> None:
-    """Refuses a FAKE whose number of images is not the expected one."""
+    """Refuse a FAKE whose number of images is not the expected one."""
     if expect is not None and count != expect:
         found = "an unknown number of images" if count is None else count
         raise InputError(
@@ -407,7 +407,7 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
 def spell_once(
     requests: Sequence[RequestedSet],
 ) -> tuple[list[RequestedSet], list[ResultWarning]]:
-    """Returns the sets, with the first for every spelling of its path, and a warning per set with
+    """Return the sets, with the first for every spelling of its path, and a warning per set with
     several spellings.
     """
     spellings: dict[object, dict[str, RequestedSet]] = {}
@@ -427,7 +427,7 @@ def spell_once(
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> Content:
-    """Opens a set of images or statistics, without reading any image. A stream is not opened."""
+    """Open a set of images or statistics, without reading any image. A stream is not opened."""
     path = request.path
     given = request.given
     if isinstance(given, Statistics):
@@ -592,7 +592,7 @@ def names_statistics(path: str) -> bool:
 
 
 def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | None = None) -> None:
-    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not
+    """Raise an InputError that names the first of ``paths`` that does not exist. URLs are not
     requested.
 
     With ``real``, the others but ``heldout`` are FAKEs: none may be a published reference, which is

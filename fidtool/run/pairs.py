@@ -50,7 +50,7 @@ class Pairs:
     def values(
         self, real: ImageTensors, fake: ImageTensors, files: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Returns a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
+        """Return a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
 
         Args:
             files: names of the pairs, for messages.
@@ -87,7 +87,7 @@ def image_values(
     measured: MeasuredSet,
     values: Mapping[str, NDArray[np.float64]],
 ) -> ImageValues:
-    """Returns the values of single images of a FAKE with the paths of these. On rank zero.
+    """Return the values of single images of a FAKE with the paths of these. On rank zero.
 
     Args:
         real, fake: the images of both sets; None for statistics.
@@ -111,7 +111,7 @@ def image_values(
 
 
 def worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
-    """Returns the worst pairs of images by each metric of pairs, for a page."""
+    """Return the worst pairs of images by each metric of pairs, for a page."""
     worst = []
     if not of_images.partners:
         return ()

@@ -58,7 +58,7 @@ class Plan:
     left_out: tuple[NotComputed, ...]
 
     def values_of(self, asked: Requested) -> list[Value]:
-        """Returns the values of a metric, for the features of one network."""
+        """Return the values of a metric, for the features of one network."""
         return [
             value
             for value in self.values
@@ -77,7 +77,7 @@ class Plan:
 
 
 def choose(opening: Opening, console: Console) -> Opening:
-    """Omits those metrics of ``all`` that cannot be computed, and those whose weights or images are
+    """Omit those metrics of ``all`` that cannot be computed, and those whose weights or images are
     lacking.
 
     A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is
@@ -116,7 +116,7 @@ def choose(opening: Opening, console: Console) -> Opening:
 
 
 def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
-    """Returns why a metric cannot be computed of any FAKE; None if it can, as far as is known."""
+    """Return why a metric cannot be computed of any FAKE; None if it can, as far as is known."""
     settings = opening.settings
     metric = asked.metric
     has_network = metric.network() is not None
@@ -138,7 +138,7 @@ def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolEr
 
 
 def _check_optional(asked: Requested, opening: Opening, runs: bool) -> None:
-    """Refuses a metric that cannot be computed; ``runs`` is whether images go through its
+    """Refuse a metric that cannot be computed; ``runs`` is whether images go through its
     network.
     """
     metric = asked.metric
@@ -163,7 +163,7 @@ def _check_optional(asked: Requested, opening: Opening, runs: bool) -> None:
 
 
 def omission(asked: Requested, reason: FidtoolError) -> tuple[NotComputed, str]:
-    """Returns a metric that is not computed, and what to say about it."""
+    """Return a metric that is not computed, and what to say about it."""
     if asked.optional:
         line = f"{asked.optional} omits '{asked.name}': {reason.stated}"
     else:
@@ -174,7 +174,7 @@ def omission(asked: Requested, reason: FidtoolError) -> tuple[NotComputed, str]:
 def too_few(
     asked: Requested, settings: Settings, real: SetPlan, fake: SetPlan
 ) -> InputError | None:
-    """Returns why the sets are too small for a metric; None if they are not, or their numbers are
+    """Return why the sets are too small for a metric; None if they are not, or their numbers are
     not known yet.
 
     It is the smallest of the sets whose per-image features the metric needs.
@@ -194,7 +194,7 @@ def too_few(
 def omissions(
     chosen: Sequence[Requested], settings: Settings, real: SetPlan, fake: SetPlan
 ) -> list[tuple[NotComputed, str]]:
-    """Returns the metrics for which REAL or a FAKE has too few images, see `omission`.
+    """Return the metrics for which REAL or a FAKE has too few images, see `omission`.
 
     Raises:
         InputError: if FAKE would have no value at all.
@@ -210,7 +210,7 @@ def omissions(
 
 
 def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
-    """Returns the plan of a run. A pure function, apart from reading the baseline.
+    """Return the plan of a run. A pure function, apart from reading the baseline.
 
     Args:
         opening: as `choose` returns it.
@@ -255,7 +255,7 @@ def agree(
     settings: Settings,
     measured: Mapping[str, Definition] | None,
 ) -> tuple[dict[str, Definition | None], list[ResultWarning]]:
-    """Checks statistics files against the run's networks and against each other, before any image
+    """Check statistics files against the run's networks and against each other, before any image
     is read.
 
     Returns the definitions of the run's features, by layer, and warnings for all comparisons.
@@ -293,7 +293,7 @@ def agree(
 def _check_metrics(
     metrics: Sequence[Metric], facts: MetricFacts, protocol: str | None
 ) -> Iterator[ResultWarning]:
-    """Checks the metrics of a layer, and yields a warning about each whose usual network is another
+    """Check the metrics of a layer, and yield a warning about each whose usual network is another
     one.
 
     Features of the first network that state none are Inception's with the ``protocol`` that is
@@ -319,7 +319,7 @@ def _check_metrics(
 def _parts(
     files: Mapping[SetPlan, Statistics], layer: str, metrics: Sequence[Metric], settings: Settings
 ) -> dict[str, LayerStatistics]:
-    """Returns the statistics of one layer by the path of the file; each of which must have what is
+    """Return the statistics of one layer by the path of the file; each of which must have what is
     needed.
     """
     title = "features"
@@ -374,7 +374,7 @@ def _require_layer(
 def _find_common_definition(
     parts: Mapping[str, LayerStatistics], own: Definition | None, dims: int | None
 ) -> tuple[Definition | None, list[InputError]]:
-    """Returns the definition that this run's ``own`` features and all statistics have, and an error
+    """Return the definition that this run's ``own`` features and all statistics have, and an error
     for each other.
     """
     reference = own
@@ -419,7 +419,7 @@ def _find_common_definition(
 def _differ_from_settings(
     parts: Mapping[str, LayerStatistics], settings: Settings
 ) -> Iterator[InputError]:
-    """Yields an error for each of the statistics that are not of what the settings ask for."""
+    """Yield an error for each of the statistics that are not of what the settings ask for."""
     network = settings.network
     asks_for_inception = bool(settings.extractor) and network.extractor == "inception"
     for path, part in parts.items():
@@ -444,7 +444,7 @@ def _differ_from_settings(
 
 
 def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
-    """Yields what to say about settings that have no effect, and of files that were made with
+    """Yield what to say about settings that have no effect, and of files that were made with
     others.
     """
     settings = opening.settings
@@ -481,7 +481,7 @@ def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
 def _floats_without_effect(
     opening: Opening, sources: Sequence[ImageSet]
 ) -> Iterator[ResultWarning]:
-    """Yields what to say about the settings of images of floats, and of files that were made with
+    """Yield what to say about the settings of images of floats, and of files that were made with
     others.
     """
     settings = opening.settings

@@ -60,7 +60,7 @@ class SetNeeds:
     pairs: tuple[PairMetric, ...] = ()
 
     def usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
-        """Returns those of these layers that are needed, and have the features of each image if
+        """Return those of these layers that are needed, and have the features of each image if
         these are needed.
         """
         return {
@@ -77,7 +77,7 @@ are opened.
 
 
 def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
-    """Returns what a run's metrics, error bars, report and held-out comparison need of a set with
+    """Return what a run's metrics, error bars, report and held-out comparison need of a set with
     these roles.
     """
     real = REAL in roles
@@ -123,7 +123,7 @@ class RequestedSet:
 
 
 def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
-    """Returns sets with unique names, from pairs of a path or an object and a default name for it.
+    """Return sets with unique names, from pairs of a path or an object and a default name for it.
 
     The same object always gives the same set. Paths are compared when they are opened.
     """
@@ -230,7 +230,7 @@ def pair_up(
     settings: Settings,
     say: Say,
 ) -> ImageSet:
-    """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in
+    """Return the images of a FAKE, all or those ``drawn``, in the order of their partners in
     REAL.
     """
     assert real is not None

@@ -21,7 +21,7 @@ _CHECKED = 16
 def locate_images(
     images: ImageSet, name: str, before: Statistics, facts: Facts
 ) -> tuple[Statistics, ImageSet, ImageSet]:
-    """Finds the images of the statistics ``before``, which messages call ``name``, in a set.
+    """Find the images of the statistics ``before``, which messages call ``name``, in a set.
 
     Returns:
         The earlier statistics, as those of a part of the set as it is now; the images that may have
@@ -70,7 +70,7 @@ def locate_images(
 
 
 def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) -> None:
-    """Raises an InputError if images ``now`` have other pixels than ``before``, or cannot be
+    """Raise an InputError if images ``now`` have other pixels than ``before``, or cannot be
     read.
     """
     known = _digests(before)

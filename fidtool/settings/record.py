@@ -104,13 +104,13 @@ class RunRecord:
 
 
 def origin_of(command: tuple[str, ...] | str) -> Origin:
-    """Returns the origin of a run that starts now, on this machine."""
+    """Return the origin of a run that starts now, on this machine."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Origin(command, socket.gethostname(), date)
 
 
 def record_settings(settings: Settings) -> dict[str, Any]:
-    """Returns all settings that can change a result, by their Python names, as JSON values.
+    """Return all settings that can change a result, by their Python names, as JSON values.
 
     Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom
     ones.
@@ -143,7 +143,7 @@ def record_settings(settings: Settings) -> dict[str, Any]:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Returns the settings of `record_settings` that differ from their defaults; with a value
+    """Return the settings of `record_settings` that differ from their defaults; with a value
     range, how floats become bytes.
     """
     defaults = {name: setting.default for name, setting in ALL_SETTINGS.items()}
@@ -156,7 +156,7 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
 
 
 def settings_of_set(settings: Settings) -> dict[str, Any]:
-    """Returns the `changed_settings` that can change the statistics of a set, whose file has
+    """Return the `changed_settings` that can change the statistics of a set, whose file has
     them.
     """
     changed = changed_settings(settings)
@@ -167,7 +167,7 @@ def settings_of_set(settings: Settings) -> dict[str, Any]:
 
 
 def overrides(settings: Settings) -> list[str]:
-    """Returns one sentence per setting that replaces that of the preset, if there is one."""
+    """Return one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
     named = option("preset", settings.preset)
@@ -185,7 +185,7 @@ def _text_of(value: object) -> str:
 
 
 def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a statistics file that this version knows."""
+    """Return the settings of a statistics file that this version knows."""
     return {
         name: value
         for name, value in config.items()
@@ -194,7 +194,7 @@ def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of everything that can change a result: Python, libraries, and Pillow's
+    """Return the versions of everything that can change a result: Python, libraries, and Pillow's
     JPEG decoder.
     """
     import platform  # deferred: these imports would slow down `fidtool --help` by a quarter

@@ -56,7 +56,7 @@ class Member(NamedTuple):
 
 
 def list_images(named: NamedFiles) -> ImageSet:
-    """Lists the images in zip archives, or in tar archives, compressed or not.
+    """List the images in zip archives, or in tar archives, compressed or not.
 
     If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key
     selects those whose names end in it after the first dot; without a key, such archives are
@@ -97,7 +97,7 @@ def list_images(named: NamedFiles) -> ImageSet:
 def _members_in(
     archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: PassedOver
 ) -> list[Member]:
-    """Returns the images in the order in which they are stored."""
+    """Return the images in the order in which they are stored."""
     if is_zip:
         images = _images_of_zip(archive, key, handle, passed_over)
     else:
@@ -109,7 +109,7 @@ def _members_in(
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
-    """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and
+    """Refuse samples that consist of several images, such as WebDataset's ``input.png`` and
     ``output.png``.
 
     These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half
@@ -221,14 +221,14 @@ class MemberReader(ExtentReader):
 
 
 def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
-    """Returns the position in the archive of the first byte of a member that is stored as it is."""
+    """Return the position in the archive of the first byte of a member that is stored as it is."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
     return body_at(info.header_offset, handle)
 
 
 def body_at(position: int, handle: IO[bytes]) -> int:
-    """Returns the position of the content of the member whose local header is at a position."""
+    """Return the position of the content of the member whose local header is at a position."""
     handle.seek(position)
     header = handle.read(_HEADER)
     if len(header) < _HEADER or not header.startswith(b"PK\x03\x04"):
@@ -271,7 +271,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _decompressed(handle: BinaryIO) -> IO[bytes]:
-    """Returns the contents of a compressed archive; the same object if it is not compressed."""
+    """Return the contents of a compressed archive; the same object if it is not compressed."""
     handle.seek(0)
     head = handle.read(8)
     handle.seek(0)
@@ -298,7 +298,7 @@ def _images_of_tar(key: str, handle: BinaryIO, passed_over: PassedOver) -> Itera
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yields all members in stored order, then checks the end mark, which tarfile does not
+    """Yield all members in stored order, then check the end mark, which tarfile does not
     require.
     """
     last = -1

@@ -64,7 +64,7 @@ _STORAGES = {
 
 
 def list_images(named: NamedFiles) -> ImageSet:
-    """Lists the images in one array or tensor of each file. Compressed arrays are read
+    """List the images in one array or tensor of each file. Compressed arrays are read
     sequentially.
 
     The key is its name. The default is `SAMPLES`, or the only one that has the shape of images.
@@ -93,7 +93,7 @@ def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
 
 
 def arrays_in(files: Files) -> dict[str, StoredArray]:
-    """Returns the arrays or tensors in the first file by name; none if it is another file, or
+    """Return the arrays or tensors in the first file by name; none if it is another file, or
     damaged.
     """
     with contextlib.suppress(Exception), files.open(0) as handle:
@@ -102,7 +102,7 @@ def arrays_in(files: Files) -> dict[str, StoredArray]:
 
 
 def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
-    """Returns the arrays or tensors in a file by name, which is empty if the file has only one.
+    """Return the arrays or tensors in a file by name, which is empty if the file has only one.
 
     Of an archive of arrays that has the ``usual`` one, only this is returned.
     """
@@ -119,7 +119,7 @@ def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, Stored
 
 
 def _name_of_images(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
-    """Returns the name of the array of images: ``key``, else the only array, or the only one that
+    """Return the name of the array of images: ``key``, else the only array, or the only one that
     may be it.
     """
     images = names_of_images(arrays)
@@ -177,7 +177,7 @@ class ArrayReader(ExtentReader):
 
 
 def _of_npz(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
-    """Returns the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there
+    """Return the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there
     are none.
     """
     arrays: dict[str, StoredArray] = {}
@@ -232,7 +232,7 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
 
 
 def _safetensors_dtype(kind: str) -> np.dtype[Any]:
-    """Returns the dtype of which a name such as F16 or U8 gives the kind and the number of bits."""
+    """Return the dtype of which a name such as F16 or U8 gives the kind and the number of bits."""
     if kind == "BF16":
         return BFLOAT16
     if kind == "BOOL":

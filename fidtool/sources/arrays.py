@@ -26,12 +26,12 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 
 def as_hwc(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Returns a view of an image in the shape (height, width, channels); see `channel_axis`."""
+    """Return a view of an image in the shape (height, width, channels); see `channel_axis`."""
     return values[..., None] if axis < 0 else np.moveaxis(values, axis, -1)
 
 
 def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
-    """Returns the axis of the channels in each image of an array, which has the length 1, 3 or 4;
+    """Return the axis of the channels in each image of an array, which has the length 1, 3 or 4;
     -1 if there is none.
 
     If it is a ``single`` image, whose first axis of length 1 was added, messages have the shape
@@ -69,14 +69,14 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
-    """Returns a hint for videos, which have an axis too many; empty for other shapes."""
+    """Return a hint for videos, which have an axis too many; empty for other shapes."""
     if len(shape) < 5:
         return ""
     return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
-    """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the
+    """Check that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the
     file's format.
     """
     if dtype.hasobject:
@@ -98,12 +98,12 @@ def has_floats(dtype: np.dtype[Any]) -> bool:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Returns the name of a dtype, also of `BFLOAT16`."""
+    """Return the name of a dtype, also of `BFLOAT16`."""
     return dtype.names[0] if dtype.names else dtype.name
 
 
 def without_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns values of `BFLOAT16` as float32, and others as they are."""
+    """Return values of `BFLOAT16` as float32, and others as they are."""
     if values.dtype != BFLOAT16:
         return values
     return (values["bfloat16"].astype("<u4") << 16).view("<f4")
@@ -112,7 +112,7 @@ def without_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
 def as_pixels(
     values: NDArray[Any], value_range: ValueRange | None, what: str = "it"
 ) -> Pixels | Exception:
-    """Converts one image to uint8.
+    """Convert one image to uint8.
 
     Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True
     is white. Floats are scaled to 0..255, rounded half up and clipped, as torchvision's
@@ -178,7 +178,7 @@ class UnknownRangeError(InputError):
 
     @classmethod
     def of(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
-        """Returns the error, which suggests the usual range that fits the values, or both that
+        """Return the error, which suggests the usual range that fits the values, or both that
         may.
         """
         low = float(values.min())
@@ -206,7 +206,7 @@ class UnknownRangeError(InputError):
 
 
 def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
-    """Raises the error of the first of these images that has one for all images of a source."""
+    """Raise the error of the first of these images that has one for all images of a source."""
     for content in reader.read(np.array(firsts, dtype=np.int64)):
         if isinstance(content, InputError):
             raise content
@@ -216,7 +216,7 @@ _MOST_IMAGES = 200_000_000
 
 
 def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32]:
-    """Returns the index of each row's file, for files with so many rows."""
+    """Return the index of each row's file, for files with so many rows."""
     if sum(counts) > _MOST_IMAGES:
         raise InputError(
             f"{named.path} states that it contains {sum(counts)} images; the limit is "
@@ -226,7 +226,7 @@ def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32
 
 
 def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
-    """Returns the images in files whose images have row numbers instead of names."""
+    """Return the images in files whose images have row numbers instead of names."""
     names: Names = Numbered(sum(counts))
     if len(counts) > 1:
         _, labels = split_common_folder(named.files.paths)
@@ -248,7 +248,7 @@ SAMPLES = "arr_0"
 
 
 def names_of_images(arrays: Mapping[str, StoredArray]) -> list[str]:
-    """Returns the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes,
+    """Return the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes,
     else of more.
     """
     if SAMPLES in arrays:
@@ -291,7 +291,7 @@ class StoredArray:
     def contiguous(
         cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = ""
     ) -> StoredArray:
-        """Returns an array in C order."""
+        """Return an array in C order."""
         strides = [dtype.itemsize * prod(shape[axis:]) for axis in range(1, len(shape) + 1)]
         return cls(shape, dtype, start, tuple(strides), kind)
 
@@ -313,7 +313,7 @@ class StoredArray:
         return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
     def opened(self, handle: BinaryIO) -> IO[bytes]:
-        """Returns the contents of its compressed member of an open archive; of other files
+        """Return the contents of its compressed member of an open archive; of other files
         ``handle`` itself.
         """
         if not self.member:
@@ -324,7 +324,7 @@ class StoredArray:
         )
 
     def read(self, files: Files) -> NDArray[Any]:
-        """Returns all values from the array's file, the first of ``files``."""
+        """Return all values from the array's file, the first of ``files``."""
         with open_explained(files, 0) as handle, self.opened(handle) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
@@ -337,7 +337,7 @@ class StoredArray:
         return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.axis]
 
     def of_images(self, what: str, size: int) -> StoredArray:
-        """Returns it with its `axis`, after checks; its file has ``size`` bytes."""
+        """Return it with its `axis`, after checks; its file has ``size`` bytes."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for
@@ -359,7 +359,7 @@ class StoredArray:
 
 
 def read_header(member: IO[bytes]) -> StoredArray:
-    """Reads the header of an array in NumPy's format, after which its values begin."""
+    """Read the header of an array in NumPy's format, after which its values begin."""
     version = npy.read_magic(member)
     readers = {(1, 0): (2, npy.read_array_header_1_0), (2, 0): (4, npy.read_array_header_2_0)}
     if version not in readers:

@@ -109,7 +109,7 @@ def too_large(size: int) -> ContentError:
 
 
 def comparable_bytes(content: Read) -> bytes:
-    """Returns bytes for comparing contents; for an error, the name of its class."""
+    """Return bytes for comparing contents; for an error, the name of its class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
     if isinstance(content, bytes):
@@ -125,7 +125,7 @@ def comparable_bytes(content: Read) -> bytes:
 
 
 def image_in(value: Any) -> Read:
-    """Returns the image in a value of a program or a table: its bytes, or those of the file that it
+    """Return the image in a value of a program or a table: its bytes, or those of the file that it
     names.
 
     It may be a dict of either, as of Hugging Face's ``Image(decode=False)``; if there are both, the
@@ -174,7 +174,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 
 @contextlib.contextmanager
 def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
-    """Applies fidtool's Pillow settings within the block and restores the program's afterwards. One
+    """Apply fidtool's Pillow settings within the block and restore the program's afterwards. One
     thread at a time.
 
     Pillow refuses images of more than ``max_pixels`` with an `Image.DecompressionBombError`; None
@@ -229,18 +229,18 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the contents of these images, whose numbers must ascend if they can only be read
+        """Yield the contents of these images, whose numbers must ascend if they can only be read
         sequentially.
         """
 
     def shared_by(self, processes: int) -> Reader:
-        """Returns the reader for one of so many processes that read many images at the same
+        """Return the reader for one of so many processes that read many images at the same
         time.
         """
         return self
 
     def around(self, reader: Reader) -> Reader:
-        """Returns another rank's own reader of images in memory, with what was decided on rank
+        """Return another rank's own reader of images in memory, with what was decided on rank
         zero.
         """
         return reader
@@ -276,7 +276,7 @@ class Files(Reader):
         return map(self.read_bytes, items.tolist())
 
     def read_bytes(self, file: int, start: int = 0, length: int | None = None) -> bytes | Exception:
-        """Returns these bytes of a file (None up to its end), or an error; see `Read`."""
+        """Return these bytes of a file (None up to its end), or an error; see `Read`."""
         try:
             with self.open(file) as handle:
                 if length is None:
@@ -286,7 +286,7 @@ class Files(Reader):
             return error
 
     def open(self, file: int) -> BinaryIO:
-        """Opens a file, or a copy of it on this machine, for reading and seeking."""
+        """Open a file, or a copy of it on this machine, for reading and seeking."""
         path = self.paths[file]
         expected = int(self.stamps[file, 0])
         try:
@@ -308,13 +308,13 @@ class Files(Reader):
         return handle
 
     def changed(self) -> list[str]:
-        """Returns the paths of files that have changed since the source was listed."""
+        """Return the paths of files that have changed since the source was listed."""
         changed = (_stamps_of(self.paths) != self.stamps).any(axis=1)
         return [self.paths[int(file)] for file in np.flatnonzero(changed)]
 
 
 def _stamps_of(paths: Sequence[str]) -> Stamps:
-    """Returns the stamps of files. Storage that responds slowly, as on a network, is asked by
+    """Return the stamps of files. Storage that responds slowly, as on a network, is asked by
     several threads.
 
     Fast storage is asked by one, because threads that take turns with Python's lock would take
@@ -342,7 +342,7 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
 
 
 def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
-    """Fills in the stamps of some files, the first of which has the number ``start``."""
+    """Fill in the stamps of some files, the first of which has the number ``start``."""
     for row, path in enumerate(paths[start : start + _STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
             status = os.stat(path)
@@ -351,7 +351,7 @@ def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
 
 
 def broken_link(path: str) -> str:
-    """Returns what a link is whose target does not exist; empty for other files."""
+    """Return what a link is whose target does not exist; empty for other files."""
     if not os.path.islink(path) or os.path.exists(path):
         return ""
     target = os.readlink(path)
@@ -361,7 +361,7 @@ def broken_link(path: str) -> str:
 
 
 def read_head(files: Files) -> bytes:
-    """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever
+    """Return the first bytes of the first file; a null byte if it cannot be read, which whoever
     reads it reports.
     """
     try:
@@ -373,7 +373,7 @@ def read_head(files: Files) -> bytes:
 
 @contextlib.contextmanager
 def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]:
-    """Converts any exception that a library raises while it reads a damaged file to an `InputError`
+    """Convert any exception that a library raises while it reads a damaged file to an `InputError`
     that names it.
     """
     try:
@@ -397,7 +397,7 @@ def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]
 
 @contextlib.contextmanager
 def open_explained(files: Files, file: int) -> Iterator[BinaryIO]:
-    """Opens a file and explains errors. Says if it is something else, such as a web page in its
+    """Open a file and explain errors. Say if it is something else, such as a web page in its
     place.
     """
     name = files.paths[file]
@@ -414,7 +414,7 @@ def open_explained(files: Files, file: int) -> Iterator[BinaryIO]:
 
 
 def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
-    """Returns these bytes of an open file; a ContentError if they are not all there, or too many
+    """Return these bytes of an open file; a ContentError if they are not all there, or too many
     for an image.
     """
     if length > MOST_BYTES:
@@ -457,7 +457,7 @@ class _Reading(io.RawIOBase):
         return offset
 
     def read(self, size: int = -1) -> bytes:
-        """Returns so many bytes, fewer only at the end of the file: the system may return less at
+        """Return so many bytes, fewer only at the end of the file: the system may return less at
         once.
         """
         data = b""
@@ -504,7 +504,7 @@ class PartReader(Reader):
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        """Yields these images of one file. May raise any exception if the file is damaged."""
+        """Yield these images of one file. May raise any exception if the file is damaged."""
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         for file, group in groupby(items.tolist(), lambda item: int(self.file_index[item])):
@@ -525,7 +525,7 @@ class PartReader(Reader):
             yield from [failure] * (len(inside) - done)
 
     def first_of(self, file: int) -> int:
-        """Returns the number of the first image in a file."""
+        """Return the number of the first image in a file."""
         return int(np.searchsorted(self.file_index, file))
 
 
@@ -534,13 +534,13 @@ class ExtentReader(PartReader):
 
     @abc.abstractmethod
     def content(self, item: int, stream: IO[bytes]) -> Read:
-        """Returns the content of an image; a ContentError is raised or returned if it cannot be
+        """Return the content of an image; a ContentError is raised or returned if it cannot be
         read.
         """
 
     @abc.abstractmethod
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        """Returns the contents of a compressed file; ``handle`` itself for others."""
+        """Return the contents of a compressed file; ``handle`` itself for others."""
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         with self.decompressed(handle, file) as stream:

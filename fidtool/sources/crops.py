@@ -37,7 +37,7 @@ class Crop:
 
     @classmethod
     def parse(cls, text: object, setting: str = "crop") -> Crop:
-        """Returns the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError
+        """Return the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError
         for others.
         """
         spelled = str(text) if isinstance(text, (str, Crop)) else ""
@@ -61,7 +61,7 @@ class Crop:
         return f"{self} ({FILTERS[self.name]})"
 
     def apply(self, pixels: Pixels) -> Pixels:
-        """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape
+        """Return the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape
         (height, width, 3).
         """
         import numpy as np
@@ -70,7 +70,7 @@ class Crop:
         return np.asarray(CROPS[self.name](Image.fromarray(pixels), self.size))
 
     def scaled(self, width: int, height: int) -> tuple[int, int]:
-        """Returns the width and height of the largest image that `apply` makes, up to rounding."""
+        """Return the width and height of the largest image that `apply` makes, up to rounding."""
         if self.name in ("edm", "resize"):
             return self.size, self.size
         side = _with_border(self.size) if self.name == "var" else self.size
@@ -138,7 +138,7 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
 
 
 def _with_border(size: int) -> int:
-    """Returns the shorter side of the images from whose centre VAR cuts squares with sides of
+    """Return the shorter side of the images from whose centre VAR cuts squares with sides of
     ``size`` pixels.
     """
     return round(1.125 * size)
@@ -178,7 +178,7 @@ FILTERS = {
 
 
 def crops_to_one_size(real: tuple[int, int] | None, fake: tuple[int, int] | None) -> str:
-    """Returns the settings with which the images of two sets become squares of one size, for
+    """Return the settings with which the images of two sets become squares of one size, for
     messages.
 
     If those of one set are squares, the others are cropped to them, as REAL was for the training of

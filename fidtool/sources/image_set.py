@@ -71,7 +71,7 @@ class Sampling(NamedTuple):
     other: str = ""
 
     def too_few(self, has: str) -> InputError:
-        """Returns the error for a set that has fewer images, as ``has`` says."""
+        """Return the error for a set that has fewer images, as ``has`` says."""
         problem = f"{option(self.setting)} asks for {self.num} images but {has}"
         remedies = []
         if self.other:
@@ -156,18 +156,18 @@ class ImageSet:
         return len(self) if self.part is None else self.part.total
 
     def file(self, index: int) -> str:
-        """Returns the path of image ``index``, for messages."""
+        """Return the path of image ``index``, for messages."""
         return f"{self.prefix}{self.stored[int(self.order[index])]}"
 
     def read(self, indices: Indices) -> Iterator[Read]:
-        """Yields the contents of these images, with errors in place of those that cannot be read.
+        """Yield the contents of these images, with errors in place of those that cannot be read.
 
         If images can only be read sequentially, the indices must be in stored order.
         """
         return self.reader.read(self.order[indices].astype(np.int64))
 
     def in_time(self, work: Callable[[], T], seconds: float) -> T:
-        """Returns what ``work`` returns, which reads images; see
+        """Return what ``work`` returns, which reads images; see
         `fidtool.system.local_files.in_time`.
 
         Objects of a program are read in its own thread, as it may expect.
@@ -177,14 +177,14 @@ class ImageSet:
         return in_time(f"images of {self.path}", work, seconds)
 
     def shared_by(self, processes: int) -> ImageSet:
-        """Returns the images for one of so many processes that read many of them at the same
+        """Return the images for one of so many processes that read many of them at the same
         time.
         """
         partner = None if self.partner is None else self.partner.shared_by(processes)
         return replace(self, reader=self.reader.shared_by(processes), partner=partner)
 
     def draw(self, sampling: Sampling) -> ImageSet:
-        """Returns the images in canonical order: all of them, or a sample. An InputError if there
+        """Return the images in canonical order: all of them, or a sample. An InputError if there
         are too few.
         """
         num = sampling.num
@@ -199,11 +199,11 @@ class ImageSet:
         return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def restricted(self, part: SetPart) -> ImageSet:
-        """Returns the images of a part of this set."""
+        """Return the images of a part of this set."""
         return replace(self, order=self.order[part.places], part=part)
 
     def without(self, skipped: Collection[BadFile]) -> ImageSet:
-        """Returns the images without those that were skipped, whose places the part states."""
+        """Return the images without those that were skipped, whose places the part states."""
         if not skipped:
             return self
         files = {bad.file for bad in skipped}
@@ -214,11 +214,11 @@ class ImageSet:
         return replace(self, order=self.order[used], part=part)
 
     def numbers(self) -> NDArray[np.int64]:
-        """Returns the number in stored order of each image, int64 array of shape (images,)."""
+        """Return the number in stored order of each image, int64 array of shape (images,)."""
         return self.order.astype(np.int64)
 
     def stamps(self) -> NDArray[np.int64]:
-        """Returns the size and mtime, or remote version, of the file of each image.
+        """Return the size and mtime, or remote version, of the file of each image.
 
         It is an int64 array of shape (images, 2); (0, 2) if they are not known.
         """
@@ -231,13 +231,13 @@ class ImageSet:
         return numbers if file_index is None else file_index[numbers]
 
     def identity(self) -> str:
-        """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the
+        """Return the SHA-256 of the source's real path, the images' names, order and crop, and the
         variant.
         """
         return self._hashed(os.fsencode(real_path(self.path)) + b"\0")
 
     def digest(self) -> str:
-        """Returns the SHA-256 of the same without the path, of the sizes of the files, and of a
+        """Return the SHA-256 of the same without the path, of the sizes of the files, and of a
         sample of the contents.
 
         Copies of a set have the same, wherever they are. Of remote files, it is of their versions
@@ -260,7 +260,7 @@ class ImageSet:
         return sha.hexdigest()
 
     def state(self) -> str:
-        """Returns the SHA-256 of the stamps of the images' files. It differs if files are added,
+        """Return the SHA-256 of the stamps of the images' files. It differs if files are added,
         removed or changed.
         """
         stamps = self.files.stamps
@@ -269,7 +269,7 @@ class ImageSet:
         return hashlib.sha256(stamps.astype("<i8").tobytes()).hexdigest()
 
     def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
-        """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
+        """Return a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
         shape (batches,).
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
@@ -285,7 +285,7 @@ class ImageSet:
         return marks
 
     def missing(self) -> list[str]:
-        """Returns the lines of a list, with their paths, whose files did not exist when the source
+        """Return the lines of a list, with their paths, whose files did not exist when the source
         was listed.
         """
         if self.lines is None:
@@ -294,7 +294,7 @@ class ImageSet:
         return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
     def change_warning(self, seconds: float) -> ResultWarning | None:
-        """Returns a warning if files have changed since they were listed, or if this is unknown;
+        """Return a warning if files have changed since they were listed, or if this is unknown;
         else None.
 
         ``seconds`` is how long the storage may take.
@@ -313,7 +313,7 @@ class ImageSet:
         return ResultWarning("", text, "medium")
 
     def sample(self) -> str:
-        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the
+        """Return the SHA-256 of a sample of the contents, by which ranks check that they see the
         same images.
         """
         sha = hashlib.sha256()
@@ -340,7 +340,7 @@ class ImageSet:
 
 
 def hashes_of(names: Sequence[str]) -> bytes:
-    """Returns the SHA-256 of these names; their order matters."""
+    """Return the SHA-256 of these names; their order matters."""
     sha = hashlib.sha256()
     for start in range(0, len(names), _BLOCK):
         sha.update(b"\0".join(map(os.fsencode, names[start : start + _BLOCK])) + b"\0")
@@ -348,7 +348,7 @@ def hashes_of(names: Sequence[str]) -> bytes:
 
 
 def real_path(path: str) -> str:
-    """Returns a local path with symbolic links resolved; a URL is returned unchanged."""
+    """Return a local path with symbolic links resolved; a URL is returned unchanged."""
     return path if "://" in path else os.path.realpath(path)
 
 
@@ -376,7 +376,7 @@ class Names(Sequence[str]):
         return {name: value for name, value in vars(self).items() if name != "_ends"}
 
     def after(self, prefix: str) -> Names:
-        """Returns these names after a prefix. They share the memory."""
+        """Return these names after a prefix. They share the memory."""
         names = copy.copy(self)
         names._prefix = prefix
         return names
@@ -438,7 +438,7 @@ def check_numbers(
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of
+    """Return the common folder of several paths, with a trailing slash or empty, and the rest of
     each path.
     """
     shared = os.path.commonprefix(paths)  # noqa: RUF071 - it is cut at a slash
@@ -447,7 +447,7 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDArray[np.int64]:
-    """Returns a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a
+    """Return a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a
     random sample.
 
     Index ``i`` is assigned output ``i`` of the SplitMix64 stream that begins at ``seed`` (Steele,

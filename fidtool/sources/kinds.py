@@ -101,7 +101,7 @@ _UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf
 
 
 def _kind_of(head: bytes, kinds: Mapping[str, bytes]) -> str:
-    """Returns the first kind whose pattern these first bytes match; empty if there is none."""
+    """Return the first kind whose pattern these first bytes match; empty if there is none."""
     for kind, pattern in kinds.items():
         if re.match(pattern, head, re.DOTALL):
             return kind
@@ -109,7 +109,7 @@ def _kind_of(head: bytes, kinds: Mapping[str, bytes]) -> str:
 
 
 def format_of(head: bytes) -> str:
-    """Returns the image format of a file by its first `HEAD` bytes; empty if it is none of those
+    """Return the image format of a file by its first `HEAD` bytes; empty if it is none of those
     listed here.
 
     Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check
@@ -119,7 +119,7 @@ def format_of(head: bytes) -> str:
 
 
 def first_member(head: bytes) -> bytes:
-    """Returns the name of the first member of a zip archive with these first bytes; empty if it is
+    """Return the name of the first member of a zip archive with these first bytes; empty if it is
     none.
     """
     if not head.startswith(b"PK\x03\x04"):
@@ -131,12 +131,12 @@ def first_member(head: bytes) -> bytes:
 
 
 def container_of(head: bytes) -> str:
-    """Returns `ZIP`, `TAR`, `PARQUET`, `NPY` or `ARROW`; empty for other files."""
+    """Return `ZIP`, `TAR`, `PARQUET`, `NPY` or `ARROW`; empty for other files."""
     return _kind_of(head, _CONTAINERS)
 
 
 def foreign_of(head: bytes) -> str:
-    """Returns what a file is that has neither images nor statistics that fidtool reads, and what to
+    """Return what a file is that has neither images nor statistics that fidtool reads, and what to
     do; else empty.
     """
     head = _decompressed(head)
@@ -146,7 +146,7 @@ def foreign_of(head: bytes) -> str:
 
 
 def _decompressed(head: bytes) -> bytes:
-    """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as
+    """Return the first bytes of what is compressed by gzip, as servers send pages; other bytes as
     they are.
     """
     head = head[:HEAD]
@@ -157,7 +157,7 @@ def _decompressed(head: bytes) -> bytes:
 
 
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
-    """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but``
+    """Raise an InputError for a file with these first bytes if it is `foreign_of` any kind ``but``
     these.
     """
     foreign = foreign_of(head)
@@ -222,7 +222,7 @@ def is_reference(path: str) -> bool:
 
 
 def suffix_of(path: str) -> str:
-    """Returns the suffix in `KNOWN` with which a path ends, in any case; empty if there is none.
+    """Return the suffix in `KNOWN` with which a path ends, in any case; empty if there is none.
 
     The query of an HTTP URL is ignored.
     """
@@ -340,7 +340,7 @@ def is_pattern(path: str) -> bool:
 
 
 def expand(path: str) -> list[str]:
-    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard
+    """Return the files that match a pattern, in the order of its braces; the matches of a wildcard
     are sorted.
     """
     files: list[str] = []
@@ -363,7 +363,7 @@ def expand(path: str) -> list[str]:
 
 
 def expand_braces(path: str) -> list[str]:
-    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to
+    """Expand braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to
     ``ab``, ``ac``.
     """
     texts = _BRACES.split(path)  # every other one was in braces

@@ -67,7 +67,7 @@ def open_images(
     value_range: ValueRange | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> ImageSet:
-    """Lists the images of a source without reading them.
+    """List the images of a source without reading them.
 
     It is a folder, an archive, an array, a list, a table, a pattern that matches several files, a
     URL, or ``-`` for a list on standard input. ``value_range`` is how an array of floats becomes
@@ -96,7 +96,7 @@ def open_images(
 
 
 def local_paths(path: str) -> list[str]:
-    """Returns the files that match a pattern or are `saved_shards`, or the one file or folder that
+    """Return the files that match a pattern or are `saved_shards`, or the one file or folder that
     ``path`` names.
     """
     name, _ = split_key(path)
@@ -112,7 +112,7 @@ def local_paths(path: str) -> list[str]:
 
 
 def saved_shards(folder: str) -> list[str]:
-    """Returns the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the
+    """Return the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the
     order of its rows.
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
@@ -131,7 +131,7 @@ def saved_shards(folder: str) -> list[str]:
 
 
 def _entries_in(folder: str, name: str, key: str) -> list[Any]:
-    """Returns what a JSON file lists under a key; nothing if there is no such file, or it is
+    """Return what a JSON file lists under a key; nothing if there is no such file, or it is
     another program's.
     """
     try:
@@ -191,7 +191,7 @@ def _refuse_image(path: str, file: str) -> None:
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """Splits ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or
+    """Split ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or
     column in it.
 
     For other paths, the second part is empty. It may also name one of several statistics in a
@@ -209,7 +209,7 @@ def split_key(path: str) -> tuple[str, str]:
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
-    """Lists the images below ``path``, sorted by relative name.
+    """List the images below ``path``, sorted by relative name.
 
     Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several
     links point to is listed once. A broken link with an image suffix is listed, so that it causes
@@ -244,7 +244,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
 
 
 def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
-    """Yields the relative names of the images in a folder, in any order. A folder is listed once,
+    """Yield the relative names of the images in a folder, in any order. A folder is listed once,
     not by a link.
     """
     # Links come last, so that a folder has its own name rather than that of a link.
@@ -300,7 +300,7 @@ class Entry(NamedTuple):
 def list_paths(
     path: str, files: Files | None = None, suffix: str = TEXT, column: str = ""
 ) -> ImageSet:
-    """Lists the images named in a list, sorted by path. All are read as images, regardless of their
+    """List the images named in a list, sorted by path. All are read as images, regardless of their
     suffixes.
 
     Empty lines are ignored. A store is not asked for each image, so missing and changed ones are
@@ -348,7 +348,7 @@ def _opened_list(path: str, files: Files | None) -> BinaryIO:
 
 
 def _address(what: str, prefix: str, path: str) -> str:
-    """Returns the path or URL of an image that a list names, of which ``prefix`` is the folder."""
+    """Return the path or URL of an image that a list names, of which ``prefix`` is the folder."""
     if "://" not in prefix:
         return os.path.join(prefix, path)
     if "://" not in path:
@@ -371,7 +371,7 @@ def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> Non
 
 
 def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
-    """Returns the error for a list of which these lines name files that do not exist, see
+    """Return the error for a list of which these lines name files that do not exist, see
     `ImageSet.missing`.
     """
     file = missing[0].partition(": ")[2]
@@ -414,7 +414,7 @@ def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
 
 
 def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]:
-    """Yields the lines in a file that begins with ``head``, up to the first one that is too
+    """Yield the lines in a file that begins with ``head``, up to the first one that is too
     long.
     """
     rest = head
@@ -452,7 +452,7 @@ def _can_be_path(value: Any) -> bool:
 def _columns_error(
     place: str, what: str, suffix: str, row: Mapping[str, Any], column: str, columns: Sequence[str]
 ) -> InputError:
-    """Returns the error for a row without the ``column``, or in which not one column has paths, but
+    """Return the error for a row without the ``column``, or in which not one column has paths, but
     several or none.
     """
     has = ", ".join(map(repr, row)) or "none"
@@ -470,7 +470,7 @@ def _columns_error(
 
 
 def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the numbers of the lines of a table, and their values by column, None where a row ends
+    """Yield the numbers of the lines of a table, and their values by column, None where a row ends
     early.
 
     Raises:
@@ -519,7 +519,7 @@ def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[
 
 
 def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the values of a row by column. An InputError if two columns have one name, other than
+    """Return the values of a row by column. An InputError if two columns have one name, other than
     none.
     """
     times = Counter(name for name, _ in pairs)
@@ -530,7 +530,7 @@ def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def path_of(value: Any) -> Any:
-    """Returns the path in a column's value, which can be an image as Hugging Face writes it,
+    """Return the path in a column's value, which can be an image as Hugging Face writes it,
     without its bytes.
     """
     if isinstance(value, dict) and not value.get("bytes"):
@@ -539,7 +539,7 @@ def path_of(value: Any) -> Any:
 
 
 def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the columns that may be those of paths in a table with this first
+    """Return the names of the columns that may be those of paths in a table with this first
     row.
     """
     # A header that is an image's name is no name of a column.

@@ -153,7 +153,7 @@ class Images:
         return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count))
 
     def features(self) -> NDArray[Any] | None:
-        """Returns the array if it has two dimensions, as features of images have; of a list of
+        """Return the array if it has two dimensions, as features of images have; of a list of
         them, all rows.
         """
         parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
@@ -162,13 +162,13 @@ class Images:
         return np.concatenate([without_bfloat16(_as_array(part, self.name)) for part in parts])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
-        """Yields the images of an iterable, one at a time even if it yields batches."""
+        """Yield the images of an iterable, one at a time even if it yields batches."""
         with _reported(self.name):
             for number, item in enumerate(self._images):
                 yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
     def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
-        """Returns images from a function, which is called again with a derived seed until there are
+        """Return images from a function, which is called again with a derived seed until there are
         enough.
         """
         assert self._generate is not None
@@ -217,7 +217,7 @@ def _is_sequence(images: object) -> bool:
 
 @contextlib.contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Raises what the program's own code raises as an error that says where."""
+    """Raise what the program's own code raises as an error that says where."""
     try:
         yield
     except FidtoolError:
@@ -261,7 +261,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 def generator_of(
     images: Any, latent: int | tuple[int, ...] | None, name: str
 ) -> Callable[[int, int], Items] | None:
-    """Returns a function that generates a number of images with a seed; None if ``images`` are no
+    """Return a function that generates a number of images with a seed; None if ``images`` are no
     generator.
 
     Its iterator must be closed; until then, torch is in the generator's state.
@@ -299,7 +299,7 @@ def generator_of(
 
 
 def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
-    """Calls a function with the arguments that it has: the number of images, and the seed."""
+    """Call a function with the arguments that it has: the number of images, and the seed."""
     parameters = inspect.signature(function).parameters
     asked = []
     for parameter in parameters.values():
@@ -322,7 +322,7 @@ def _is_tensor(item: Any) -> bool:
 
 
 def _undecoded(images: Any) -> Any:
-    """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and
+    """Return a dataset of Hugging Face with the bytes of its images, which tell their format and
     JPEG quality.
     """
     if not hasattr(images, "cast_column"):
@@ -337,7 +337,7 @@ def _undecoded(images: Any) -> Any:
 
 
 def _on_host(images: Any) -> Any:
-    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU.
+    """Return the same images with tensors of an accelerator and JAX arrays as such of the CPU.
 
     On the CPU, NumPy shares the memory of a JAX array.
     """
@@ -354,7 +354,7 @@ def _on_host(images: Any) -> Any:
 
 
 def split_sets(fake: Any, given: type) -> list[Any]:
-    """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`,
+    """Return the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`,
     objects of the type ``given`` or None in their place, functions), is several; everything else is
     one.
     """
@@ -410,7 +410,7 @@ class MemoryReader(Reader):
 
 
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
-    """Returns the image that an object is, or the images of a batch."""
+    """Return the image that an object is, or the images of a batch."""
     if hasattr(item, "images"):  # as in diffusers
         raise InputError(
             f"{what} is of type {type(item).__name__}, not an image:", "return its .images"
@@ -461,7 +461,7 @@ def _are_images(items: Sequence[Any]) -> bool:
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
-    """Converts a tensor on any device, or any other array, to a NumPy array."""
+    """Convert a tensor on any device, or any other array, to a NumPy array."""
     if _is_tensor(item):
         item = item.detach().cpu()
         if str(item.dtype) == "torch.bfloat16":
@@ -496,7 +496,7 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
 
 
 def copy_image(image: Image.Image) -> Read:
-    """Copies a program's Pillow image, because the program may change it, for example to the next
+    """Copy a program's Pillow image, because the program may change it, for example to the next
     frame.
     """
     # Decoding refuses it, before the memory of a copy is needed.

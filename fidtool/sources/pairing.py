@@ -154,7 +154,7 @@ def _partners(
 
 
 def _alone(images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int]) -> Iterator[str]:
-    """Yields a description of the images whose keys the other set lacks, if there are any."""
+    """Yield a description of the images whose keys the other set lacks, if there are any."""
     names = [images.stored[number] for key, number in keys.items() if key not in others]
     if names:
         examples = ", ".join(names[:3])

@@ -124,7 +124,7 @@ class RemoteFiles(Files):
         return not np.array_equal(stamp, self.stamps[file])
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Requests objects, without a copy on this machine. As soon as one request has ended, the
+        """Request objects, without a copy on this machine. As soon as one request has ended, the
         next begins.
 
         An iterator that is not read to its end waits for no request: Python may finalize it in
@@ -156,7 +156,7 @@ class RemoteFiles(Files):
         return too_large(len(data)) if len(data) > MOST_BYTES else data
 
     def open(self, file: int) -> BinaryIO:
-        """Opens a copy of the object on this machine, which all its processes share."""
+        """Open a copy of the object on this machine, which all its processes share."""
         size = int(self.stamps[file, 0])
         if not size:
             return io.BytesIO()
@@ -190,7 +190,7 @@ def delete_copies() -> None:
 
 
 def _download(url: str, path: Path, size: int) -> None:
-    """Downloads an object; its size is -1 if it is unknown."""
+    """Download an object; its size is -1 if it is unknown."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
 
     def moved() -> int:
@@ -214,7 +214,7 @@ def _download(url: str, path: Path, size: int) -> None:
 
 
 def _make_room(url: str, folder: Path, size: int) -> None:
-    """Deletes the least recently used copies until there is room for a file of this size within the
+    """Delete the least recently used copies until there is room for a file of this size within the
     limit.
     """
     copies = []
@@ -243,7 +243,7 @@ def object_info(url: str) -> Mapping[str, Any]:
 
 
 def stamp_of(info: Mapping[str, Any]) -> list[int]:
-    """Returns the stamp of an object from its metadata; see `RemoteFiles`."""
+    """Return the stamp of an object from its metadata; see `RemoteFiles`."""
     size = info.get("size")
     versions = [str(info[name]) for name in _VERSIONS if info.get(name)]
     version = 0
@@ -254,7 +254,7 @@ def stamp_of(info: Mapping[str, Any]) -> list[int]:
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
-    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a
+    """List the images below a URL, sorted by relative name. Hidden names are ignored, as in a
     folder.
     """
     prefix = f"{url.removesuffix('/')}/"
@@ -287,7 +287,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
-    """Returns the object that a URL names, or those that match a pattern such as
+    """Return the object that a URL names, or those that match a pattern such as
     ``shards-{000..127}.tar``.
 
     ``say`` prints the size of large ones, which are downloaded when they are opened.
@@ -315,7 +315,7 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
 
 
 def _matches(url: str) -> list[str]:
-    """Returns the objects that match a URL, which may have wildcards. A bracket may also be a part
+    """Return the objects that match a URL, which may have wildcards. A bracket may also be a part
     of a name.
     """
     if not URL_WILDCARD.search(url):
@@ -338,7 +338,7 @@ def _matches(url: str) -> list[str]:
 
 
 def file_system(url: str) -> Any:
-    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share
+    """Return fsspec's file system for a URL. Each process has its own, because forks cannot share
     connections.
     """
     scheme = url.partition("://")[0]
@@ -368,7 +368,7 @@ def file_system(url: str) -> Any:
 
 
 def _http_settings(scheme: str) -> dict[str, Any]:
-    """Returns the arguments of fsspec's file system for HTTP, with those that the user configured
+    """Return the arguments of fsspec's file system for HTTP, with those that the user configured
     for it.
     """
     from aiohttp import ClientTimeout
@@ -385,7 +385,7 @@ def _http_settings(scheme: str) -> dict[str, Any]:
 
 @cache
 def _hub() -> Any:
-    """Returns the file system of the Hugging Face Hub for commits, whose listings cannot be out of
+    """Return the file system of the Hugging Face Hub for commits, whose listings cannot be out of
     date.
 
     All threads share it, because others would list a folder again; to request an image, it does not
@@ -401,7 +401,7 @@ def _hub() -> Any:
 
 
 def _in_commit(url: str) -> str:
-    """Returns the same address in the commit that is now its revision, which later ones do not
+    """Return the same address in the commit that is now its revision, which later ones do not
     change.
     """
     if not url.startswith("hf://") or url.startswith("hf://buckets/") or _IN_COMMIT.match(url):
@@ -423,7 +423,7 @@ def _in_commit(url: str) -> str:
 def _queried(
     work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
 ) -> T:
-    """Returns the response to a request of which a failure ends the run: all exceptions are
+    """Return the response to a request of which a failure ends the run: all exceptions are
     FidtoolErrors.
     """
     try:
@@ -435,7 +435,7 @@ def _queried(
 def request(
     work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
 ) -> T:
-    """Returns the response to a request, of which ``moved`` must return something new within these
+    """Return the response to a request, of which ``moved`` must return something new within these
     ``seconds``.
 
     It is repeated over HTTP, where fsspec does not do so, if it fails for a reason that may be
@@ -470,7 +470,7 @@ def request(
 
 
 def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
-    """Returns what to raise if a retry of a request that failed with ``error`` would not help;
+    """Return what to raise if a retry of a request that failed with ``error`` would not help;
     otherwise None.
     """
     if isinstance(error, FidtoolError):
@@ -500,7 +500,7 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
 
 
 def _status_of(error: Any) -> int:
-    """Returns the HTTP status of a failed request; 0 if there is none."""
+    """Return the HTTP status of a failed request; 0 if there is none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

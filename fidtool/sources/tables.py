@@ -22,7 +22,7 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def list_images(named: NamedFiles) -> ImageSet:
-    """Lists the images in Parquet or Arrow files, one per row.
+    """List the images in Parquet or Arrow files, one per row.
 
     The key is the column's name; the default is the only column that has image bytes.
     """
@@ -65,7 +65,7 @@ def _check_cells(named: NamedFiles, cells: Any) -> None:
 
 
 def _mapped(handle: BinaryIO) -> Any:
-    """Returns the table in an Arrow file, a stream as the package datasets writes it or with an
+    """Return the table in an Arrow file, a stream as the package datasets writes it or with an
     index, without a copy.
 
     Its memory map outlives ``handle``.

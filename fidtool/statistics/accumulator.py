@@ -105,7 +105,7 @@ class Accumulator:
         self.skipped: list[BadFile] = []
 
     def emptied(self, count: int) -> Accumulator:
-        """Returns empty statistics of the same kind, of ``count`` images."""
+        """Return empty statistics of the same kind, of ``count`` images."""
         return replace(self, capacity=count)
 
     @property
@@ -113,7 +113,7 @@ class Accumulator:
         return int(self.used.sum())
 
     def rows(self) -> dict[str, NDArray[Any]]:
-        """Returns the rows of the images in the order of the set, without gaps for skipped files.
+        """Return the rows of the images in the order of the set, without gaps for skipped files.
 
         They are the features of layers that need them by the name of the layer, the bytes of the
         images' records under `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape
@@ -125,7 +125,7 @@ class Accumulator:
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
     def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
-        """Adds a piece of a batch.
+        """Add a piece of a batch.
 
         Args:
             features: those of its images, and of their partners, if they have layers.
@@ -157,7 +157,7 @@ class Accumulator:
                 self.moments[name].check_precision(_FIRST_BATCH_BITS)
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
-        """Adds statistics of the same kind; ``places`` are those of their images here."""
+        """Add statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
             moments.absorb(other.moments[name].totals())
         used = places[np.flatnonzero(other.used)]
@@ -167,7 +167,7 @@ class Accumulator:
             self.partner.absorb(other.partner, places)
 
     def add_part(self, part: Statistics, pairs: NDArray[np.float64] | None = None) -> None:
-        """Adds statistics of a part of the set, with the values of its pairs; a ValueError if its
+        """Add statistics of a part of the set, with the values of its pairs; a ValueError if its
         sums are damaged.
         """
         assert part.part is not None
@@ -193,7 +193,7 @@ class Accumulator:
         traits: ImageProperties,
         skipped: Sequence[BadFile],
     ) -> None:
-        """Notes images by their places, and stores the rows of those that are used."""
+        """Note images by their places, and store the rows of those that are used."""
         if len(used):
             for name, stored in self._rows.items():
                 stored[used] = rows[name]
@@ -203,7 +203,7 @@ class Accumulator:
         self.skipped += skipped
 
     def merge(self, world: World, name: str) -> None:
-        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A
+        """Sum over the ranks, in place: all ranks get the statistics of the whole set. A
         collective.
         """
         for moments in self.moments.values():
@@ -227,14 +227,14 @@ class Accumulator:
             self.partner.merge(world, name)
 
     def check_precision(self) -> None:
-        """Raises a RunError if the features of a network other than Inception have too few bits."""
+        """Raise a RunError if the features of a network other than Inception have too few bits."""
         for name, layer in self.layers.items():
             if not layer.definition.standard:
                 with about(layer.subject):
                     self.moments[name].check_precision()
 
     def layer_statistics(self, rows: Rows, sums_alone: bool = False) -> dict[str, LayerStatistics]:
-        """Returns the statistics of the layers, with the features in ``rows``; see
+        """Return the statistics of the layers, with the features in ``rows``; see
         `LayerStatistics` for sums alone.
         """
         layers = {}
@@ -252,7 +252,7 @@ class Accumulator:
     def statistics(
         self, images: ImageSet, rows: Rows, arithmetic: dict[str, Any], sums_alone: bool = False
     ) -> Statistics:
-        """Returns the statistics of the images of a set, or of a part of one, with their
+        """Return the statistics of the images of a set, or of a part of one, with their
         ``rows``.
         """
         images = images.without(self.skipped)
@@ -276,7 +276,7 @@ def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
 
 
 def _merge_rows(bits: NDArray[Any], world: World) -> None:
-    """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective.
+    """Give all ranks the rows of all ranks, a limited number of bytes at a time. A collective.
 
     The rows of other ranks are zeros, so that the sums of all bits, as integers, are the rows of
     all.

@@ -49,7 +49,7 @@ def _folder() -> Path:
 
 
 def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
-    """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
+    """Return the file of the statistics of one layer of a set, whose name is a hexadecimal number.
 
     The name depends on the definition of the layer's features, the settings that determine their
     bits (``arithmetic``), the source's real path, the names of its images in canonical order, and
@@ -77,7 +77,7 @@ def find_cached(
     inspected: bool,
     warn: Callable[[str], None],
 ) -> Statistics | None:
-    """Returns the set's statistics of those of these layers that the cache has; None if it has
+    """Return the set's statistics of those of these layers that the cache has; None if it has
     none.
 
     Args:
@@ -107,7 +107,7 @@ def find_cached(
 
 
 def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) -> Statistics | None:
-    """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
+    """Return the statistics in an entry, or None. A damaged file is reported and deleted."""
     if not os.path.isfile(path):
         return None
     try:
@@ -126,7 +126,7 @@ def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) ->
 
 
 def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
-    """Writes an entry per layer, unless files may have changed during the run with the same time
+    """Write an entry per layer, unless files may have changed during the run with the same time
     stamps.
     """
     files = images.files
@@ -157,7 +157,7 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
 
 
 def cache_entries() -> list[Entry]:
-    """Returns all entries, the most recently used first."""
+    """Return all entries, the most recently used first."""
     entries = []
     for path in _folder().glob("*.npz"):
         with contextlib.suppress(OSError):  # another process deleted it
@@ -168,7 +168,7 @@ def cache_entries() -> list[Entry]:
 
 
 def sweep(age: float = 0.0) -> None:
-    """Deletes temporary files last written this many seconds ago or earlier."""
+    """Delete temporary files last written this many seconds ago or earlier."""
     for path in _folder().glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if path.stat().st_mtime <= time.time() - age:
@@ -176,7 +176,7 @@ def sweep(age: float = 0.0) -> None:
 
 
 def _listed_path(path: str) -> str:
-    """Returns a set's path as lists show it: absolute, or a URL without user, password and
+    """Return a set's path as lists show it: absolute, or a URL without user, password and
     query.
     """
     if path == STDIN:
@@ -185,7 +185,7 @@ def _listed_path(path: str) -> str:
 
 
 def _too_fresh(images: ImageSet) -> bool:
-    """Returns whether a file was so new when listed that a later change could have left its time
+    """Return whether a file was so new when listed that a later change could have left its time
     stamps the same.
 
     Two changes within the resolution of a file system's time stamps cannot be distinguished. The

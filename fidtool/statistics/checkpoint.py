@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Part]:
-    """Divides the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
+    """Divide the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
     count = min(len(batches), _MOST_PARTS)
     edges = [len(batches) * part // count for part in range(count + 1)]
     parts = []
@@ -108,7 +108,7 @@ class Checkpoint:
         return self.folder / f"{self._run}-{part.file}{_PARTNER if partner else ''}.npz"
 
     def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
-        """Adds the parts that are in the folder to statistics, and returns all others. Called on
+        """Add the parts that are in the folder to statistics, and return all others. Called on
         rank zero only.
         """
         left: list[Part] = []
@@ -130,7 +130,7 @@ class Checkpoint:
         return left
 
     def _add(self, part: Part, total: Accumulator) -> str:
-        """Adds a part to statistics; returns why it cannot be used, if it cannot."""
+        """Add a part to statistics; returns why it cannot be used, if it cannot."""
         files = {self._file(part): total}
         if total.partner is not None:
             files[self._file(part, partner=True)] = total.partner
@@ -149,7 +149,7 @@ class Checkpoint:
         return ""
 
     def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:
-        """Writes the statistics of a part of the images. Gives a warning if the folder cannot be
+        """Write the statistics of a part of the images. Gives a warning if the folder cannot be
         written.
         """
         try:
@@ -182,7 +182,7 @@ class Checkpoint:
     def part_by_part(
         self, parts: Iterable[Part], images: ImageSet, total: Accumulator
     ) -> Callable[..., None]:
-        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and
+        """Return a function like ``total.add`` that takes one of ``parts`` after the other, and
         saves each.
         """
         part_of: dict[int, Part] = {}
@@ -231,7 +231,7 @@ class Identity:
         return ", ".join(str(images.get("path")) for images in self.sets)
 
     def difference(self, now: Identity) -> str:
-        """Describes how a run ``now`` differs from this one; empty if it does not."""
+        """Describe how a run ``now`` differs from this one; empty if it does not."""
         if self._paths != now._paths:
             return f"it computed {self._paths}, and this one computes {now._paths}"
         pairs = [
@@ -264,7 +264,7 @@ class _Manifest:
 
 
 def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
-    """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero
+    """Assign an empty folder to a run, or check that it belongs to this run. Called on rank zero
     only.
 
     Returns the name of the run.

@@ -66,7 +66,7 @@ def write_statistics(
     images: NDArray[np.uint8] | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Writes a statistics file atomically. pytorch-fid can read it.
+    """Write a statistics file atomically. pytorch-fid can read it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint``
     and ``run`` (JSON strings), ``features`` (float32) and the exact sums, see `LayerStatistics`;
@@ -104,7 +104,7 @@ def write_statistics(
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, Any], overwrite: bool = True) -> None:
-    """Writes an ``.npz`` archive atomically."""
+    """Write an ``.npz`` archive atomically."""
     with atomic_write(Path(path), overwrite) as handle:
         np.savez(handle, **arrays)
 
@@ -153,14 +153,14 @@ def _write_layout(
 
 
 def features_file(path: Path) -> Path:
-    """Returns the file with the features that clean-fid reads for KID, beside the one that it reads
+    """Return the file with the features that clean-fid reads for KID, beside the one that it reads
     for FID.
     """
     return path.with_name(f"{path.stem}_kid.npz")
 
 
 def arrays_of(statistics: Statistics) -> dict[str, Any]:
-    """Returns the arrays of a statistics file, with complete URLs, for `own_statistics`."""
+    """Return the arrays of a statistics file, with complete URLs, for `own_statistics`."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
@@ -224,7 +224,7 @@ class Summary:
 
 
 def read_summary(path: Path) -> Summary:
-    """Reads a file's summary without its large arrays. The summary of a damaged or missing file is
+    """Read a file's summary without its large arrays. The summary of a damaged or missing file is
     empty.
     """
     try:
@@ -250,7 +250,7 @@ def read_statistics(
     key: str = "",
     networks: Mapping[str, NetworkChoice] | None = None,
 ) -> Statistics:
-    """Reads a statistics file: ours, or one of another tool in a layout of
+    """Read a statistics file: ours, or one of another tool in a layout of
     `fidtool.statistics.foreign`.
 
     The file is an ``.npz`` archive or a pickle, whatever its name. Pickled objects are refused and
@@ -290,12 +290,12 @@ def read_statistics(
 
 
 def statistics_in(given: str | os.PathLike[str] | Statistics) -> Statistics:
-    """Returns the statistics in a file, or those that are given."""
+    """Return the statistics in a file, or those that are given."""
     return given if isinstance(given, Statistics) else read_statistics(os.fspath(given))
 
 
 def features_alone(path: str, features: NDArray[Any], name: str, wanted: bool) -> Statistics:
-    """Returns the statistics of an array (N, D) of features, called ``name`` in messages; with it
+    """Return the statistics of an array (N, D) of features, called ``name`` in messages; with it
     if ``wanted``.
     """
     with explain_errors(path):
@@ -308,7 +308,7 @@ def own_statistics(
     features_of: Collection[str] | None = None,
     networks: Mapping[str, NetworkChoice] | None = None,
 ) -> Statistics:
-    """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part.
+    """Read statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part.
 
     The arguments are those of `read_statistics`. A part of a set may have no layer, or layers of
     sums alone.
@@ -359,7 +359,7 @@ def own_statistics(
 
 
 def _suffixes_in(arrays: NamedArrays) -> dict[str, str]:
-    """Returns the suffixes of the layers in a file, by layer.
+    """Return the suffixes of the layers in a file, by layer.
 
     Of layers that are not in `_SUFFIXES`, these are only those with a fingerprint, which other
     tools do not write: the meaning of their arrays is unknown.

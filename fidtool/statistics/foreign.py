@@ -92,7 +92,7 @@ _ALL_FEATURES = "all_features"
 
 
 def _kind_of(head: bytes) -> str:
-    """Returns what a file is by its first `HEAD` bytes: `NPZ`, `ZIP`, `NPY`, `PICKLE`, `TORCH` or
+    """Return what a file is by its first `HEAD` bytes: `NPZ`, `ZIP`, `NPY`, `PICKLE`, `TORCH` or
     an empty string.
     """
     if head.startswith(b"\x93NUMPY"):
@@ -138,7 +138,7 @@ class NamedArrays:
         return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
     def _header(self, name: str) -> StoredArray | NDArray[Any]:
-        """Reads the header of an array in an archive. Checks that it has all bytes, before memory
+        """Read the header of an array in an archive. Checks that it has all bytes, before memory
         is allocated for them.
         """
         if self._archive is None:
@@ -157,7 +157,7 @@ class NamedArrays:
         return str(value)
 
     def json(self, name: str, kind: Any) -> Any:
-        """Returns the JSON in a string as a value of this type, see `restored`."""
+        """Return the JSON in a string as a value of this type, see `restored`."""
         try:
             return restored(kind, json.loads(self.text(name), parse_constant=_refuse_constant))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ class NamedArrays:
             ) from None
 
     def numbers(self, name: str, count: int | None, below: int = 1 << 63) -> NDArray[np.int64]:
-        """Returns different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any
+        """Return different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any
         length if None.
         """
         values = self.array(name)
@@ -185,11 +185,11 @@ class NamedArrays:
         raise ValueError(f"it has a {name} that is no possible number of images")
 
     def gaussian(self, mu: str, sigma: str) -> Moments:
-        """Returns a mean and a covariance as float64."""
+        """Return a mean and a covariance as float64."""
         return check_moments(self.array(mu), self.array(sigma), mu, sigma)
 
     def rows(self, name: str) -> Features:
-        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if
+        """Return feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if
         it is large.
 
         An archive is read a part at a time.
@@ -211,7 +211,7 @@ class NamedArrays:
         return rows
 
     def _chunks(self, name: str, header: StoredArray | NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """Yields the rows of an array, of an archive a part at a time unless they are stored by
+        """Yield the rows of an array, of an archive a part at a time unless they are stored by
         column.
         """
         if self._archive is None or isinstance(header, np.ndarray) or not header.strides:
@@ -229,7 +229,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def known_layout(names: Collection[str]) -> tuple[str, ...]:
-    """Returns the one of `LAYOUTS` that a file with arrays of these names has; empty if it has
+    """Return the one of `LAYOUTS` that a file with arrays of these names has; empty if it has
     none.
     """
     for layout in LAYOUTS:
@@ -239,7 +239,7 @@ def known_layout(names: Collection[str]) -> tuple[str, ...]:
 
 
 def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
-    """Reads the numbers, strings and arrays in a pickled dict, see
+    """Read the numbers, strings and arrays in a pickled dict, see
     `fidtool.system.safe_pickle.load_data`.
 
     It is the file, or in one of ``torch.save``, which has NumPy arrays in the pickle and tensors
@@ -273,7 +273,7 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
-    """Returns the items of a pickled dict that are arrays, lists of arrays or numbers."""
+    """Return the items of a pickled dict that are arrays, lists of arrays or numbers."""
     arrays: dict[str, Any] = {}
     if isinstance(value, dict):
         for name, item in value.items():
@@ -287,7 +287,7 @@ def _arrays_of(value: Any) -> dict[str, Any]:
 
 
 def _entries_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the arrays of each of the statistics in a pickled dict by name, an empty one if it is
+    """Return the arrays of each of the statistics in a pickled dict by name, an empty one if it is
     statistics itself.
 
     There are none if it is neither.
@@ -305,7 +305,7 @@ def _entries_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
-    """Opens a file. If a pickle has several statistics, ``entry`` names those that are read.
+    """Open a file. If a pickle has several statistics, ``entry`` names those that are read.
 
     Without an ``entry`` of EDM2's, those of each network are read.
     """
@@ -334,7 +334,7 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
 
 
 def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
-    """Returns the arrays of the statistics in a pickled dict that ``entry`` names, or all that
+    """Return the arrays of the statistics in a pickled dict that ``entry`` names, or all that
     belong together.
     """
     entries = _entries_of(value)
@@ -368,7 +368,7 @@ def _writer_of(entry: str) -> str:
 
 
 def layout_of(files: Files) -> tuple[str, bool, str]:
-    """Returns what the first of ``files`` holds by its bytes, as far as it is not damaged, without
+    """Return what the first of ``files`` holds by its bytes, as far as it is not damaged, without
     its large arrays.
 
     This is its kind, `NPZ`, `PICKLE` or an empty string; whether it has statistics; and the array
@@ -394,7 +394,7 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
 
 
 def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:
-    """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
+    """Read statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
     layout = known_layout(arrays.names)
     origin = LAYOUTS.get(layout)
     if not origin:
@@ -410,7 +410,7 @@ def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> St
 
 
 def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
-    """Reads sums of features and of their outer products, or the features, of which StyleGAN stores
+    """Read sums of features and of their outer products, or the features, of which StyleGAN stores
     one or both.
     """
     count = arrays.count("num_items")
@@ -437,7 +437,7 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
 
 
 def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
-    """Returns the exact statistics of features, which are kept in canonical order if they are
+    """Return the exact statistics of features, which are kept in canonical order if they are
     ``wanted``.
     """
     import torch  # deferred: most statistics files are read without it
@@ -458,14 +458,14 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
 
 def _with_rows(statistics: Statistics, rows: Features) -> Statistics:
-    """Adds features in stored order, which become those in canonical order."""
+    """Add features in stored order, which become those in canonical order."""
     order = canonical_order(len(rows))
     layer = replace(statistics.layers[FEATURES], features=reorder(rows, order))
     return replace(statistics, layers={FEATURES: layer}, order=order)
 
 
 def with_origin(statistics: Statistics, writer: str) -> Statistics:
-    """Returns statistics with their origin and with the definitions of its protocol, as far as they
+    """Return statistics with their origin and with the definitions of its protocol, as far as they
     are known.
     """
     origin = writer or statistics.origin
@@ -482,7 +482,7 @@ def _has_spatial(statistics: Statistics) -> bool:
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
-    """Returns Inception's statistics with the definitions of a protocol."""
+    """Return Inception's statistics with the definitions of a protocol."""
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics
@@ -495,7 +495,7 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
 
 
 def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[ResultWarning]:
-    """Returns a warning about statistics that state no network, for a run with Inception, if they
+    """Return a warning about statistics that state no network, for a run with Inception, if they
     are unlike its own.
 
     Raises:
@@ -517,7 +517,7 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
 
 
 def _unlike_inception(layer: LayerStatistics) -> str:
-    """Returns why statistics cannot be Inception's, or are far from the usual; empty if they may
+    """Return why statistics cannot be Inception's, or are far from the usual; empty if they may
     be.
     """
     if layer.dims not in INCEPTION_DIMS:

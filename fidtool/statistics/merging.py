@@ -25,7 +25,7 @@ from fidtool.validation import MAX_SKIP, most_skipped
 
 
 def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> Statistics:
-    """Merges the statistics of the parts of a set, in any order, to those of a single run: all bits
+    """Merge the statistics of the parts of a set, in any order, to those of a single run: all bits
     are the same.
 
     Args:
@@ -68,7 +68,7 @@ def describe_run(
     crop: Crop | None,
     records: bool,
 ) -> Facts:
-    """Returns the facts of a run."""
+    """Return the facts of a run."""
     networks = [layer.definition.network for layer in layers.values()]
     facts: dict[str, Any] = {"networks": " and ".join(networks)}
     for name, layer in layers.items():
@@ -82,7 +82,7 @@ def describe_run(
 
 
 def describe_statistics(name: str, statistics: Statistics) -> Facts:
-    """Returns the facts of statistics. An InputError if they have no exact sums."""
+    """Return the facts of statistics. An InputError if they have no exact sums."""
     layers = _layers(statistics)
     if len(layers) < len(statistics.layers) or statistics.arithmetic is None:
         raise InputError(
@@ -104,7 +104,7 @@ def _layers(statistics: Statistics) -> dict[str, Layer]:
 
 
 def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None:
-    """Raises an InputError that says what differs, unless one run could have computed both."""
+    """Raise an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if not keys:
         return
@@ -162,7 +162,7 @@ class _Merger:
         self._statistics.append(replace(statistics, layers={}))
 
     def merged(self) -> Statistics:
-        """Returns the statistics of the whole set, whose rows are in its order."""
+        """Return the statistics of the whole set, whose rows are in its order."""
         sums = self._sums
         count = len(self._owners)
         self._check_complete()

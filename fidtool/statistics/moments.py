@@ -46,7 +46,7 @@ _CHECKED_SHIFT = 4
 
 
 def better_step(feature_step: int, largest: float) -> int:
-    """Returns a step for features up to ``largest``, in units of the current step, with a margin of
+    """Return a step for features up to ``largest``, in units of the current step, with a margin of
     a factor of 4.
     """
     _, room = math.frexp(largest)
@@ -54,7 +54,7 @@ def better_step(feature_step: int, largest: float) -> int:
 
 
 def step_remedy(setting: SettingName | None, better: int) -> str:
-    """Returns what to do about features that a step does not suit; for ``setting`` see
+    """Return what to do about features that a step does not suit; for ``setting`` see
     `ExactMoments`.
     """
     if not FEATURE_STEPS[0] <= better <= FEATURE_STEPS[1]:
@@ -67,7 +67,7 @@ def step_remedy(setting: SettingName | None, better: int) -> str:
 
 
 def check_dims(dims: int) -> None:
-    """Raises a RunError if the sums and covariances of features with so many dimensions do not fit
+    """Raise a RunError if the sums and covariances of features with so many dimensions do not fit
     into memory.
     """
     matrix = 8 * dims**2
@@ -123,7 +123,7 @@ class ExactMoments:
         self._nonzero = 0
 
     def add(self, features: torch.Tensor) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             features: floating-point tensor of shape (n, dims), n >= 0.
@@ -166,14 +166,14 @@ class ExactMoments:
             self._recent.addmm_(integers.T, integers)
 
     def to(self, device: torch.device) -> None:
-        """Moves the sums to another device, which must support float64."""
+        """Move the sums to another device, which must support float64."""
         self._spill()
         self._sum = self._sum.to(device)
         self._low = self._low.to(device)
         self._high = self._high.to(device)
 
     def flush(self) -> None:
-        """Adds the sums in float64 to the integers, unless a feature was refused."""
+        """Add the sums in float64 to the integers, unless a feature was refused."""
         self._check_range()
         self._spill()
 
@@ -185,7 +185,7 @@ class ExactMoments:
             self._reach = 0.0
 
     def _check_range(self) -> None:
-        """Checks that all features can be added exactly."""
+        """Check that all features can be added exactly."""
         largest = self._largest
         step = self.feature_step
         if largest < 2.0**INTEGER_BITS - 0.5:
@@ -203,12 +203,12 @@ class ExactMoments:
         )
 
     def _carry(self) -> None:
-        """Moves the upper bits of the low limb to the high limb, without changing the value."""
+        """Move the upper bits of the low limb to the high limb, without changing the value."""
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
 
     def merge(self, world: World) -> None:
-        """Sums over the ranks, in place: all ranks get the same totals. A collective."""
+        """Sum over the ranks, in place: all ranks get the same totals. A collective."""
         self.flush()
         if world.size == 1:
             return
@@ -220,7 +220,7 @@ class ExactMoments:
         self._carry()
 
     def totals(self) -> Totals:
-        """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper
+        """Return the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper
         triangle.
 
         Returns:
@@ -244,7 +244,7 @@ class ExactMoments:
         return {**totals, "low": low, "high": high}
 
     def absorb(self, totals: Totals) -> None:
-        """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change
+        """Add sums from `totals`; a ValueError if they are damaged. Their order does not change
         the bits.
         """
         # Sums of earlier versions have no sizes.
@@ -285,7 +285,7 @@ class ExactMoments:
         return bool(in_range and totals["sizes"][1] <= totals["count"] * self.dims)
 
     def _symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
-        """Returns the symmetric matrix with this upper triangle, row by row."""
+        """Return the symmetric matrix with this upper triangle, row by row."""
         rows, columns = np.triu_indices(self.dims)
         matrix = np.empty((self.dims, self.dims), dtype=np.int64)
         matrix[rows, columns] = upper
@@ -293,7 +293,7 @@ class ExactMoments:
         return torch.from_numpy(matrix).to(self._low.device)
 
     def check_precision(self, fewest: int = FEWEST_BITS) -> None:
-        """Checks that the step leaves the features at least ``fewest`` bits on average.
+        """Check that the step leaves the features at least ``fewest`` bits on average.
 
         Otherwise a RunError states a suitable step.
         """
@@ -313,7 +313,7 @@ class ExactMoments:
         raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)
 
     def mean_covariance(self, ddof: int) -> Gaussian:
-        """Returns the mean and covariance, exact except for the last few roundings of each entry to
+        """Return the mean and covariance, exact except for the last few roundings of each entry to
         float64.
 
         In integer arithmetic, the second moments are shifted by the integer vector c nearest to the
@@ -358,7 +358,7 @@ class ExactMoments:
 
 
 def check_exact_products(device: torch.device) -> None:
-    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact,
+    """Check that float64 matrix products on a device are exact where IEEE arithmetic is exact,
     else a RunError.
 
     A library may replace a float64 product by several products of lower precision, as cuBLAS does

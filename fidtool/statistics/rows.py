@@ -18,7 +18,7 @@ CHUNK_BYTES = 1 << 26
 
 
 def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Returns a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an
+    """Return a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an
     unnamed file.
 
     Raises:
@@ -43,7 +43,7 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
+    """Return ``rows[order]``, memory-mapped from an unnamed file if it is large."""
     result = empty_rows(len(order), rows.shape[1], rows.dtype)
     # NumPy's other modes copy the result.
     return np.take(rows, order, axis=0, out=result, mode="clip")

@@ -53,7 +53,7 @@ NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
 def check_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
 ) -> Moments:
-    """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if
+    """Return a mean and a covariance as float64; a ValueError, with the names given for them, if
     they are none.
     """
     for name, value in ((mu, mean), (sigma, covariance)):
@@ -162,11 +162,11 @@ class Statistics:
         definition: Definition | None = None,
         features: Features | None = None,
     ) -> Statistics:
-        """Returns statistics of the extractor's features alone."""
+        """Return statistics of the extractor's features alone."""
         return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
 
     def layers_of(self, networks: Mapping[str, NetworkChoice]) -> dict[str, LayerStatistics]:
-        """Returns the layers under the names that a run with these networks has for them, see
+        """Return the layers under the names that a run with these networks has for them, see
         `layers_in`.
         """
         definitions = {name: layer.definition for name, layer in self.layers.items()}
@@ -174,7 +174,7 @@ class Statistics:
         return {layer: self.layers[name] for layer, name in names.items()}
 
     def whole(self, path: str) -> Statistics:
-        """Returns the statistics. An InputError if they are of a part of a set."""
+        """Return the statistics. An InputError if they are of a part of a set."""
         if self.part is not None:
             raise InputError(
                 f"{path} has statistics of a part of a set, {self.part.name}:",
@@ -249,7 +249,7 @@ class MeasuredSet:
 def spread_features(
     path: str, statistics: Statistics, layers: Collection[str], world: World
 ) -> MeasuredSet:
-    """Returns a set with the features that rank zero has, on all ranks. A collective."""
+    """Return a set with the features that rank zero has, on all ranks. A collective."""
     own: dict[str, Features] = {}
     for name, layer in statistics.layers.items():
         if name in layers and layer.features is not None:
@@ -262,7 +262,7 @@ def spread_features(
 
 
 def _spread(own: Features | None, count: int, dims: int, world: World) -> Features:
-    """Returns the rows that rank zero has, on all ranks. A collective."""
+    """Return the rows that rank zero has, on all ranks. A collective."""
     with world.together():
         rows = empty_rows(count, dims) if own is None else own
     if world.size == 1:

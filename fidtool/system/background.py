@@ -24,7 +24,7 @@ CALL = "fidtool-call"
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Calls ``work`` in a daemon thread, so that the program can exit even if it never returns."""
+    """Call ``work`` in a daemon thread, so that the program can exit even if it never returns."""
     from concurrent.futures import Future
 
     future: Future[T] = Future()
@@ -33,7 +33,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 
 def settle(future: Future[T], work: Callable[..., T], *items: Any) -> None:
-    """Calls ``work`` for a future, unless that was cancelled. What it raises, `Future.result`
+    """Call ``work`` for a future, unless that was cancelled. What it raises, `Future.result`
     raises.
     """
     if not future.set_running_or_notify_cancel():
@@ -45,7 +45,7 @@ def settle(future: Future[T], work: Callable[..., T], *items: Any) -> None:
 
 
 def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
-    """Calls ``function`` in a new thread and waits at most ``seconds`` for its return value.
+    """Call ``function`` in a new thread and wait at most ``seconds`` for its return value.
 
     Needed because clients of torch's store wait indefinitely for a frozen server.
 
@@ -84,7 +84,7 @@ class DaemonThreads:
             _all.add(thread)
 
     def submit(self, work: Callable[..., T], *items: Any) -> Future[T]:
-        """Returns the future result of ``work(*items)``. The first free thread computes it."""
+        """Return the future result of ``work(*items)``. The first free thread computes it."""
         from concurrent.futures import Future
 
         future: Future[T] = Future()
@@ -96,7 +96,7 @@ class DaemonThreads:
         return future
 
     def close(self, seconds: float) -> None:
-        """Stops the threads after their current work, and waits at most ``seconds`` for that."""
+        """Stop the threads after their current work, and wait at most ``seconds`` for that."""
         for _ in self._threads:
             self._jobs.put(None)
         join(self._threads, seconds)
@@ -110,7 +110,7 @@ class DaemonThreads:
 
 
 def use_one_torch_thread() -> None:
-    """Lets torch compute with one thread within an operation; see
+    """Let torch compute with one thread within an operation; see
     `fidtool.features.device.repeatable`.
 
     The first operation in a thread resets the number of threads to the value set last by any
@@ -123,7 +123,7 @@ def use_one_torch_thread() -> None:
 
 
 def join(running: Iterable[threading.Thread | BaseProcess], seconds: float) -> None:
-    """Waits for the ends of threads or processes, for this time in all."""
+    """Wait for the ends of threads or processes, for this time in all."""
     deadline = time.monotonic() + seconds
     for one in list(running):
         one.join(max(0.0, deadline - time.monotonic()))

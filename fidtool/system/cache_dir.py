@@ -28,7 +28,7 @@ _UNREAD_SECONDS = 20.0
 
 
 def cache_dir() -> Path:
-    """Returns ``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It
+    """Return ``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It
     may not exist yet.
     """
     if chosen := os.environ.get("FIDTOOL_CACHE"):
@@ -38,7 +38,7 @@ def cache_dir() -> Path:
 
 
 def byte_limit(variable: str) -> int:
-    """Returns a limit in bytes from one of the environment variables `LIMITS`; its default if it is
+    """Return a limit in bytes from one of the environment variables `LIMITS`; its default if it is
     unset or empty.
     """
     default = LIMITS[variable]
@@ -55,7 +55,7 @@ moved_descriptors: dict[int, int] = {}
 
 
 def open_descriptor(path: Path) -> int | None:
-    """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all
+    """Return the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all
     other paths.
     """
     named = {"/dev/stdout": 1, "/dev/stderr": 2}
@@ -70,7 +70,7 @@ def open_descriptor(path: Path) -> int | None:
 
 
 def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
-    """Checks that an output file can be written, before a run that may take hours; ``named`` is it
+    """Check that an output file can be written, before a run that may take hours; ``named`` is it
     as ``-o FILE``.
 
     Writing may still fail later. What the run reads must not be replaced: those of ``inputs`` that
@@ -104,7 +104,7 @@ def _is_same(file: Path, path: object) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
-    """Holds a lock file in the cache, so that only one process of this machine at a time makes a
+    """Hold a lock file in the cache, so that only one process of this machine at a time makes a
     certain file.
 
     If the lock is not free within ``seconds``, or locking does not work here, the block runs
@@ -124,7 +124,7 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
 
 
 def _tries(seconds: float) -> Iterator[None]:
-    """Yields every 0.05 s for this time."""
+    """Yield every 0.05 s for this time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         yield
@@ -132,7 +132,7 @@ def _tries(seconds: float) -> Iterator[None]:
 
 
 def _open_special(path: Path) -> IO[bytes]:
-    """Opens a pipe or a device for writing. An OSError if nobody reads the pipe within some
+    """Open a pipe or a device for writing. An OSError if nobody reads the pipe within some
     seconds.
     """
     for _ in _tries(_UNREAD_SECONDS):
@@ -148,7 +148,7 @@ def _open_special(path: Path) -> IO[bytes]:
 
 
 def _rename_new(file: Path, path: Path) -> None:
-    """Renames a file to a name that must be new. With hard links, no other process can take it
+    """Rename a file to a name that must be new. With hard links, no other process can take it
     meanwhile.
     """
     try:
@@ -167,7 +167,7 @@ def _rename_new(file: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
-    """Opens a temporary file in the folder of ``path`` and renames it to ``path`` if the block ends
+    """Open a temporary file in the folder of ``path`` and rename it to ``path`` if the block ends
     without an error.
 
     If it must not ``overwrite``, a file that exists by then raises a `FileExistsError`, also that

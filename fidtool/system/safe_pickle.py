@@ -26,14 +26,14 @@ class NotDataError(Exception):
 
 
 def begins_like_pickle(head: bytes) -> bool:
-    """Returns whether a file with these first bytes is a pickle: of any object, or before protocol
+    """Return whether a file with these first bytes is a pickle: of any object, or before protocol
     2 of a dict.
     """
     return _BEGINNING.match(head) is not None
 
 
 def load_data(handle: IO[bytes]) -> Any:
-    """Reads the pickle that a file consists of, of any protocol, also one written by Python 2.
+    """Read the pickle that a file consists of, of any protocol, also one written by Python 2.
 
     Raises:
         NotDataError: if it contains anything else than numbers, strings, None and arrays in lists,
@@ -59,7 +59,7 @@ class _Dtype:
 
 
 def _array(data: Any, dtype: _Dtype, shape: Any = (), order: Any = "C") -> NDArray[Any]:
-    """Returns an array that shares the memory of its content."""
+    """Return an array that shares the memory of its content."""
     # Python 2 had no other bytes.
     content = data.encode("latin-1") if isinstance(data, str) else data
     return np.ndarray(shape, dtype.dtype, memoryview(content), order=order)
@@ -106,7 +106,7 @@ _REFUSED = (
 
 
 def _checking_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
-    """Returns the usual function of an opcode that fills a dict, after a check of these keys on the
+    """Return the usual function of an opcode that fills a dict, after a check of these keys on the
     stack.
     """
 

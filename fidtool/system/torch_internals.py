@@ -28,13 +28,13 @@ import torch.distributed as dist
 
 
 def default_store() -> dist.Store:
-    """Returns the store of the default process group."""
+    """Return the store of the default process group."""
     store: dist.Store = dist.distributed_c10d._get_default_store()
     return store
 
 
 def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
-    """Creates a gloo group of the ranks that rendezvous in ``store``. A collective of these ranks
+    """Create a gloo group of the ranks that rendezvous in ``store``. A collective of these ranks
     only.
 
     The group is not registered with torch. `torch.distributed.new_group` requires that all ranks
@@ -51,7 +51,7 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
 def pack_convolution_weight(
     weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
 ) -> torch.Tensor:
-    """Returns a convolution's ``weight`` in the layout that oneDNN prefers for inputs of
+    """Return a convolution's ``weight`` in the layout that oneDNN prefers for inputs of
     ``input_shape``.
     """
     reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
@@ -69,7 +69,7 @@ def packed_convolution(
     stride: tuple[int, int],
     activation: str,
 ) -> torch.Tensor:
-    """Convolves ``x`` with a weight from `pack_convolution_weight`, then applies ``activation``
+    """Convolve ``x`` with a weight from `pack_convolution_weight`, then apply ``activation``
     ("relu" or "none").
     """
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
@@ -78,7 +78,7 @@ def packed_convolution(
 
 
 def averaging_callback(callbacks: Sequence[Any]) -> Any:
-    """Returns Lightning's `WeightAveraging`, or one of a subclass, once it has averaged weights;
+    """Return Lightning's `WeightAveraging`, or one of a subclass, once it has averaged weights;
     None without it.
     """
     for callback in callbacks:
@@ -89,7 +89,7 @@ def averaging_callback(callbacks: Sequence[Any]) -> Any:
 
 @contextlib.contextmanager
 def swapped_weights(averaging: Any, module: torch.nn.Module) -> Iterator[None]:
-    """Swaps the weights of ``module`` and those that ``averaging`` keeps, for the duration of a
+    """Swap the weights of ``module`` and those that ``averaging`` keeps, for the duration of a
     ``with`` block.
 
     ``averaging`` is an `averaging_callback`; None changes nothing.

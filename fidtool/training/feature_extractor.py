@@ -100,7 +100,7 @@ class SharedExtractor(Shared):
         self.definition = self._extractor.definition
 
     def once(self, side: str, images: object, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """Returns the features of batches of images, which several metrics pass in turn and the
+        """Return the features of batches of images, which several metrics pass in turn and the
         first computes.
         """
         if side not in self._latest or self._latest[side][0] != images:
@@ -143,7 +143,7 @@ class SharedExtractor(Shared):
         return custom_extractor(choice, state, cpu)
 
     def content(self) -> object:
-        """Returns an object that equals that of another network if the networks do: weights,
+        """Return an object that equals that of another network if the networks do: weights,
         attributes and hooks.
 
         If that cannot be told, it equals no other. It is valid as long as the network lives.
@@ -205,7 +205,7 @@ class _Pickler(pickle.Pickler):
 
 
 def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
-    """Returns the network for a metric's arguments of these names. That of a plain module has only
+    """Return the network for a metric's arguments of these names. That of a plain module has only
     its name.
     """
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
@@ -258,7 +258,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
 
 
 def features_of_network(choice: NetworkChoice) -> Features:
-    """Returns the features of a network, after which values are called in results."""
+    """Return the features of a network, after which values are called in results."""
     return Features.of_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
 
 
@@ -269,7 +269,7 @@ def shared_extractor(
     weights: PathLike | None,
     feature_step: int | None,
 ) -> SharedExtractor:
-    """Returns the network for a metric's arguments of these names: that of another metric if it is
+    """Return the network for a metric's arguments of these names: that of another metric if it is
     the same.
     """
     if feature_step is not None and not isinstance(feature, nn.Module):

@@ -118,7 +118,7 @@ class Ranks:
         return [entry["payload"] for entry in entries]
 
     def _report(self, text: str) -> None:
-        """Stores why this rank gives up, for `explain_lost_ranks` on the others."""
+        """Store why this rank gives up, for `explain_lost_ranks` on the others."""
         self._reported = bool(text)
         with contextlib.suppress(RuntimeError):
             _reports_in(self._root).set(_ABSENCE, text)
@@ -201,7 +201,7 @@ def _reports_in(root: dist.Store) -> dist.Store:
 
 @cache
 def explain_lost_ranks() -> None:
-    """Adds what another rank reported to an uncaught error of torch's collectives.
+    """Add what another rank reported to an uncaught error of torch's collectives.
 
     A rank that gives up waiting for others ends with an `AbsentRanksError`. If the others wait in a
     collective of torch, such as that of DDP, they only learn that a connection was closed.
@@ -233,7 +233,7 @@ def _read_report() -> str:
 
 @contextlib.contextmanager
 def outside_autograd() -> Iterator[None]:
-    """Disables autograd, and inference mode, whose tensors cannot be changed in place
+    """Disable autograd, and inference mode, whose tensors cannot be changed in place
     afterwards.
     """
     with torch.inference_mode(False), torch.no_grad():
@@ -271,7 +271,7 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 
 @cache
 def warn_without_group(what: str) -> None:
-    """Warns once if the launcher started several processes and torch has no process group."""
+    """Warn once if the launcher started several processes and torch has no process group."""
     if size := launched_without_group():
         warn_program(
             f"{what} covers only one of {size} processes: call "
@@ -294,7 +294,7 @@ def gather_with_grad(
     *,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
-    """Concatenates the ranks' tensors along dimension 0, in rank order, with gradients. A
+    """Concatenate the ranks' tensors along dimension 0, in rank order, with gradients. A
     collective.
 
     Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no
@@ -386,7 +386,7 @@ def _gathered(
 
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
+    """Return a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
 
     A tensor of shape (0,), such as the state of a torchmetrics metric that was never updated, may
     stand for one without rows of any shape and dtype.
@@ -471,7 +471,7 @@ class OutOfSyncError(RunError):
 def assert_in_sync(
     module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT
 ) -> None:
-    """Checks that every rank has bit-identical parameters and buffers. A collective.
+    """Check that every rank has bit-identical parameters and buffers. A collective.
 
     Compares names, shapes, dtypes and hashes of the values, on any device. The ranks may have
     different sets of parameters. For ``group`` and ``timeout`` see `gather_with_grad`. Does nothing
@@ -507,7 +507,7 @@ def assert_in_sync(
 def wrap_trainable(
     loss: nn.Module, device_ids: Sequence[int | torch.device] | None = None, group: Group = None
 ) -> nn.Module:
-    """Wraps a loss in DistributedDataParallel if it has trainable parameters.
+    """Wrap a loss in DistributedDataParallel if it has trainable parameters.
 
     The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if
     the loss is not wrapped, each rank trains its own replica, and the replicas diverge. Not for
@@ -543,7 +543,7 @@ def wrap_trainable(
 def assert_optimized(
     loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 ) -> None:
-    """Checks that every trainable parameter of a loss, wrapped or not, is in a parameter group of
+    """Check that every trainable parameter of a loss, wrapped or not, is in a parameter group of
     an optimizer.
 
     Raises:

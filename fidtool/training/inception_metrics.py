@@ -192,7 +192,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         )
 
     def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
-        """Returns a set as metrics need it, with statistics on rank zero. A collective."""
+        """Return a set as metrics need it, with statistics on rank zero. A collective."""
         if side == "real" and self._real is not None:
             return self._real
         images = sums.sides[side]
@@ -237,7 +237,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @fork_safe
     def update(self, imgs: Tensor, real: bool, index: Index | None = None) -> None:
-        """Adds a batch of images. Not a collective: each rank may call it any number of times.
+        """Add a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
             imgs: tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale,
@@ -462,7 +462,7 @@ class InceptionScore(ImageMetric[_Pair]):
             self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
     def update(self, imgs: Tensor, real: bool = False, index: Index | None = None) -> None:
-        """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
+        """Add generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
         not added.
         """
         if not flag("real", real):

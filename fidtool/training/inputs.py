@@ -23,7 +23,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def warn_of_dtype(module: nn.Module, fn: Convert) -> None:
-    """Warns if a function that torch applies to the tensors of a module converts floats, such as
+    """Warn if a function that torch applies to the tensors of a module converts floats, such as
     that of `half`.
     """
     if fn(torch.zeros(1, device="cpu")).dtype != torch.float32:
@@ -34,7 +34,7 @@ def warn_of_dtype(module: nn.Module, fn: Convert) -> None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
+    """Return a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
     string is a mistake.
     """
     scalar = value.tolist() if hasattr(value, "tolist") else value
@@ -46,7 +46,7 @@ def flag(name: str, value: Any) -> bool:
 def pixels_of(
     images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
 ) -> Tensor:
-    """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to
+    """Validate a batch of images and convert it to uint8. If ``plain``, they are only moved to
     the device.
 
     With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
@@ -101,7 +101,7 @@ def _floats_to_bytes(images: Tensor, float_to_byte: str) -> Tensor:
 
 
 def check_range(scaled: Tensor, when: str = "") -> None:
-    """Checks that values, times 255, are in 0..1; ``when`` begins the message."""
+    """Check that values, times 255, are in 0..1; ``when`` begins the message."""
     if not scaled.numel():
         return
     low, high = (float(value) / 255 for value in scaled.aminmax())
@@ -116,7 +116,7 @@ def check_range(scaled: Tensor, when: str = "") -> None:
 
 
 def not_floats(name: str, shape: str, given: Tensor) -> InputError:
-    """Returns the error for a tensor that is not floating-point or has another shape."""
+    """Return the error for a tensor that is not floating-point or has another shape."""
     return InputError(
         f"{name} must be a floating-point tensor of shape {shape}, not {given.dtype} of shape "
         f"{tuple(given.shape)}"

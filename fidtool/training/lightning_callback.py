@@ -191,7 +191,7 @@ class FIDCallback(Base):
         return f"FIDCallback[{self._called}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Prepares the reference statistics."""
+        """Prepare the reference statistics."""
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
             raise InputError(
                 f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's "
@@ -207,20 +207,20 @@ class FIDCallback(Base):
         self._prepare(pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Discards the value of an earlier epoch or of another training."""
+        """Discard the value of an earlier epoch or of another training."""
         self._measured = False
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Computes the FID: every callback has replaced the weights that it replaces, and none has
+        """Compute the FID: every callback has replaced the weights that it replaces, and none has
         restored them.
         """
         if batch_idx == dataloader_idx == 0 and self._due_in_validation(trainer):
             self._measure(trainer, pl_module, "averaged")
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the
+        """Log the FID before ModelCheckpoint and EarlyStopping read it, which is right after the
         validation.
         """
         if not self._due_in_validation(trainer):
@@ -235,7 +235,7 @@ class FIDCallback(Base):
         self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Computes and logs the FID if the epoch had no validation."""
+        """Compute and log the FID if the epoch had no validation."""
         if not self._due(trainer) or self._measured:
             return
         averaging = averaging_callback(trainer.callbacks)
@@ -246,12 +246,12 @@ class FIDCallback(Base):
         self._log(pl_module)
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Computes and logs the FID in ``trainer.test``."""
+        """Compute and log the FID in ``trainer.test``."""
         self._measure(trainer, pl_module, self.model_weights)
         self._log(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the last value, its epoch and a fingerprint of the reference."""
+        """Return the last value, its epoch and a fingerprint of the reference."""
         return {
             "fid": self.frechet_distance,
             "epoch": self._measured_epoch,
@@ -259,7 +259,7 @@ class FIDCallback(Base):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.frechet_distance = state_dict["fid"]
         self._measured_epoch = state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
@@ -329,7 +329,7 @@ class FIDCallback(Base):
             return cast(Statistics, world.broadcast(statistics))
 
     def _measure(self, trainer: Any, pl_module: Any, current: ModelWeights) -> None:
-        """Computes the values. The model has the ``current`` weights; a callback has the others."""
+        """Compute the values. The model has the ``current`` weights; a callback has the others."""
         samples = self.num_samples
         metrics = self._prepare(pl_module)
         if trainer.fast_dev_run:  # it only exercises the code, and its FID is meaningless
@@ -401,7 +401,7 @@ class FIDCallback(Base):
 
 
 def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
-    """Validates ``metrics`` of `FIDCallback`."""
+    """Validate ``metrics`` of `FIDCallback`."""
     if isinstance(metrics, str) or callable(metrics):
         metrics = [metrics]
     for metric in metrics or [None]:

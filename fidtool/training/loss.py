@@ -95,7 +95,7 @@ class FrechetLoss(nn.Module):
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns the distance of all ranks' features, including those in the queue, from the real
+        """Return the distance of all ranks' features, including those in the queue, from the real
         statistics.
 
         Args:
@@ -134,7 +134,7 @@ class FrechetLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, features: Tensor, queued: int) -> None:
-        """Puts the latest features before the ``queued`` ones. A batch that is not finite is
+        """Put the latest features before the ``queued`` ones. A batch that is not finite is
         ignored.
         """
         # Used on the device only: the host does not wait for it.
@@ -195,7 +195,7 @@ class NuclearNorm(torch.autograd.Function):
 
 
 def _by_eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the nuclear norm and the polar factor of a float64 matrix, from the smaller Gram
+    """Return the nuclear norm and the polar factor of a float64 matrix, from the smaller Gram
     matrix if possible.
 
     Eigenvectors are several times as fast as a singular value decomposition, on a GPU even more,

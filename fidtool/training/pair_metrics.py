@@ -100,7 +100,7 @@ class PairValues(SampleRows):
         self._sample = np.empty(0, _SAMPLED)
 
     def add(self, real: Tensor, fake: Tensor, samples: int | Numbers) -> list[float]:
-        """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
+        """Add pairs, uint8 tensors of shape (n, 3, height, width), and return their values.
 
         If a pair cannot be compared, none of them is added.
         """
@@ -135,7 +135,7 @@ class PairValues(SampleRows):
                 pool.close(1.0)
 
     def _add_to_sample(self, hashes: NDArray[np.uint64], real: Tensor, fake: Tensor) -> None:
-        """Adds the thumbnails of pairs that may be among those of the lowest hashes."""
+        """Add the thumbnails of pairs that may be among those of the lowest hashes."""
         chosen = np.arange(len(hashes))
         if len(self._sample) == SAMPLE:
             chosen = np.flatnonzero(hashes < self._sample["hash"][-1])
@@ -179,7 +179,7 @@ class PairValues(SampleRows):
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the pairs of lowest hashes of several samples, each once: the same on any number of
+    """Return the pairs of lowest hashes of several samples, each once: the same on any number of
     ranks.
     """
     joined = np.concatenate(samples)
@@ -232,7 +232,7 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
 
     @fork_safe
     def update(self, preds: Tensor, target: Tensor, index: Index | None = None) -> None:
-        """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also
+        """Add a batch of pairs. Not a collective: each rank may call it any number of times, also
         never.
 
         Args:
@@ -269,7 +269,7 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
 
     def compute(self) -> Tensor:
-        """Returns the mean of all ranks' pairs. A collective, unless ``sync_on_compute`` is False.
+        """Return the mean of all ranks' pairs. A collective, unless ``sync_on_compute`` is False.
 
         Returns:
             A float64 scalar tensor on the metric's device, the same on every rank.
@@ -283,7 +283,7 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
         return self._compute_by_name()[self._metric.numbers[0].name]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calls ``update``, and returns the mean of this rank's pairs of this batch; NaN if there
+        """Call ``update``, and return the mean of this rank's pairs of this batch; NaN if there
         are none.
         """
         self.update(*args, **kwargs)

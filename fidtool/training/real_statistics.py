@@ -17,7 +17,7 @@ from fidtool.training.state import check_same_settings
 def real_set(
     given: PathLike | Statistics, network: SharedExtractor, per_image: bool
 ) -> MeasuredSet:
-    """Returns statistics, of a file of several networks those of ``network``, as a set.
+    """Return statistics, of a file of several networks those of ``network``, as a set.
 
     Its path is that of the file, or ``real_statistics``.
 
@@ -61,7 +61,7 @@ def real_set(
 def doubts_about(
     real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str
 ) -> list[ResultWarning]:
-    """Warns about statistics that may not fit to a metric, which converts floats as ``rounding``
+    """Warn about statistics that may not fit to a metric, which converts floats as ``rounding``
     says.
 
     Returns these warnings.

@@ -56,7 +56,7 @@ class SampleRows:
     _device = torch.device("cpu")
 
     def emptied(self: Rows) -> Rows:
-        """Returns one like this, without rows."""
+        """Return one like this, without rows."""
         other = copy.copy(self)
         other.clear()
         return other
@@ -71,7 +71,7 @@ class SampleRows:
         self._device = device
 
     def flush(self) -> None:
-        """Finishes the work on what was added."""
+        """Finish the work on what was added."""
 
     def _blank(self, count: int) -> Records:
         return np.zeros(count, [*self.columns.items(), ("restored", np.bool_)])
@@ -86,7 +86,7 @@ class SampleRows:
         return sum(map(len, self.parts))
 
     def _append(self, rows: Records) -> None:
-        """Adds rows, except those of samples that were added before."""
+        """Add rows, except those of samples that were added before."""
         found = find_samples(rows, "hash", self._hashes)
         self.parts.append(rows[found.new])
         self._note(found)
@@ -98,7 +98,7 @@ class SampleRows:
     # Synchronisation of all ranks.
 
     def merged(self: Rows, world: World) -> Rows:
-        """Returns those of all ranks, without changing this object. A collective; call `flush`
+        """Return those of all ranks, without changing this object. A collective; call `flush`
         first.
 
         A sample of which several ranks have a copy counts once.
@@ -106,7 +106,7 @@ class SampleRows:
         return self._merged_rows(world, self.count)[0]
 
     def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, Mask]:
-        """Returns a copy with the rows of all ranks, and which of this rank's last ``free`` rows
+        """Return a copy with the rows of all ranks, and which of this rank's last ``free`` rows
         remain: only these can be left out. A collective.
         """
         bound, rest = np.split(self.seen, [self.count - free])
@@ -160,7 +160,7 @@ class SampleRows:
         return totals
 
     def absorb(self, totals: State, restored: bool | Mask) -> None:
-        """Adds what `totals` returned; ``restored`` is which rows are from a checkpoint."""
+        """Add what `totals` returned; ``restored`` is which rows are from a checkpoint."""
         self._append(self._rows_of(totals, restored))
         self.left_out += int(totals[LEFT_OUT])
 
@@ -172,7 +172,7 @@ class SampleRows:
         return rows
 
     def join(self: Rows, other: Rows) -> None:
-        """Adds those of another metric."""
+        """Add those of another metric."""
         self.lost |= other.lost
         if other.count:
             self.absorb(other.totals(), other.seen["restored"])
@@ -193,7 +193,7 @@ class FoundSamples(NamedTuple):
 
 
 def find_samples(rows: Records, compared: str, known: Mapping[int, int]) -> FoundSamples:
-    """Finds the rows of samples that are neither ``known`` nor those of earlier rows, or whose
+    """Find the rows of samples that are neither ``known`` nor those of earlier rows, or whose
     sample is unknown.
     """
     new = np.ones(len(rows), dtype=bool)
@@ -212,7 +212,7 @@ def find_samples(rows: Records, compared: str, known: Mapping[int, int]) -> Foun
 def each_once(
     bound: Sequence[Records], rest: Sequence[Records], compared: str
 ) -> list[FoundSamples]:
-    """Returns which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
+    """Return which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
 
     The ``bound`` rows of each rank remain in any case.
     """
@@ -226,7 +226,7 @@ def each_once(
 
 
 def added_again(rows: Records) -> int:
-    """Returns how many of the added hashes a checkpoint had as well; 0 if they can be those of
+    """Return how many of the added hashes a checkpoint had as well; 0 if they can be those of
     duplicates.
     """
     hashes = rows["hash"]
@@ -238,7 +238,7 @@ def added_again(rows: Records) -> int:
 
 
 def on_several(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, str]:
-    """Returns how many hashes of each of the ``ranks`` are on another one too, and which ranks
+    """Return how many hashes of each of the ``ranks`` are on another one too, and which ranks
     these are.
     """
     distinct = np.concatenate([np.unique(rows["hash"]) for rows in of_ranks])

@@ -63,7 +63,7 @@ class WithIndex(Dataset[tuple[int, Sample]]):
 
 
 def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.int64]:
-    """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape
+    """Validate the numbers of ``count`` samples, or of any number, and return an array of shape
     (count,).
     """
     numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
@@ -93,7 +93,7 @@ def gather_outputs(
     grad: Grad = "sum",
     timeout: float = DEFAULT_TIMEOUT,
 ) -> tuple[Any, ...]:
-    """Returns the outputs for all samples on every rank, each sample once, in the order of
+    """Return the outputs for all samples on every rank, each sample once, in the order of
     ``index``. A collective.
 
     The result is what a single process would have: for example the predictions and labels of a
@@ -161,7 +161,7 @@ def _rows_at(values: Any, places: NDArray[Any]) -> Any:
 def _warn_of_other_samples(
     joined: list[Any], again: NDArray[Any], first: NDArray[Any], ranks: int
 ) -> None:
-    """Warns if the rows ``again`` are of other samples than the ``first`` ones of their numbers.
+    """Warn if the rows ``again`` are of other samples than the ``first`` ones of their numbers.
 
     A sampler repeats samples on several ranks, whose outputs differ if the model is random, but
     whose labels do not.
@@ -192,7 +192,7 @@ def _warn_of_other_samples(
 
 
 def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
-    """Returns which elements of two outputs differ, shape (n,). NaNs are equal."""
+    """Return which elements of two outputs differ, shape (n,). NaNs are equal."""
     if not isinstance(rows, torch.Tensor):
         return np.array([row != other for row, other in zip(rows, others, strict=True)])
     same = torch.isclose(rows, others, rtol=0, atol=0, equal_nan=True)
@@ -200,7 +200,7 @@ def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
 
 
 def _joined_batches(values: Any) -> Any:
-    """Concatenates a list of tensors; anything else is returned as it is."""
+    """Concatenate a list of tensors; anything else is returned as it is."""
     if isinstance(values, (list, tuple)) and any(
         isinstance(value, torch.Tensor) for value in values
     ):
@@ -211,7 +211,7 @@ def _joined_batches(values: Any) -> Any:
 
 
 def _kind_of(output: Output, count: int, name: str) -> str:
-    """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an
+    """Return what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an
     empty list.
     """
     if len(output) != count:

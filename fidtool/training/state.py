@@ -83,7 +83,7 @@ class MetricState(Generic[Rows]):
         return main
 
     def emptied(self, kept: Collection[str] = ()) -> MetricState[Rows]:
-        """Returns a state with the same settings, and what was added to the sides that are
+        """Return a state with the same settings, and what was added to the sides that are
         ``kept``.
         """
         sides = dict(self.sides)
@@ -112,7 +112,7 @@ class MetricState(Generic[Rows]):
             yield from rows.warnings(ranks)
 
     def mixed(self) -> Iterator[ResultWarning]:
-        """Warns if one evaluation was saved and another is added to it."""
+        """Warn if one evaluation was saved and another is added to it."""
         if 0 < self.stale < self.main.count:
             yield ResultWarning(
                 "",
@@ -148,7 +148,7 @@ class MetricState(Generic[Rows]):
             yield whole, world
 
     def absorb(self, other: MetricState[Rows]) -> None:
-        """Adds the state of another metric, whose settings must be the same."""
+        """Add the state of another metric, whose settings must be the same."""
         check_same_settings({"this metric": self.settings, "the other metric": other.settings})
         self.flush()
         other.flush()
@@ -159,7 +159,7 @@ class MetricState(Generic[Rows]):
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL`
+        """Return the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL`
         after a merge.
         """
         self.flush()
@@ -184,7 +184,7 @@ class MetricState(Generic[Rows]):
     def restored(
         self, state: State, group_rank: int, size: int
     ) -> tuple[MetricState[Rows], list[ResultWarning]]:
-        """Returns what `state` returned, on any rank and with any number of ranks, with the
+        """Return what `state` returned, on any rank and with any number of ranks, with the
         settings of this state.
 
         Each image is restored on one rank only. Also returns warnings if this rank's images are not
@@ -244,7 +244,7 @@ class MetricState(Generic[Rows]):
 
 
 def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks that `MetricState.settings`, here by their owner, are the same everywhere."""
+    """Check that `MetricState.settings`, here by their owner, are the same everywhere."""
     (first_owner, first), *others = settings.items()
     for owner, other in others:
         differences = []

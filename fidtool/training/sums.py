@@ -47,7 +47,7 @@ _Batch = list[tuple[Tensor, np.void]]
 
 
 def check_lengths(lengths: Iterable[int]) -> None:
-    """Checks the lengths of feature vectors, of which 0 is unknown."""
+    """Check the lengths of feature vectors, of which 0 is unknown."""
     known = sorted(set(lengths) - {0})
     if len(known) > 1:
         raise InputError(
@@ -112,7 +112,7 @@ class ImageSums(SampleRows):
         return torch.cat([none, *self._held])
 
     def add(self, images: Tensor, samples: int | Numbers) -> None:
-        """Adds images and runs the network on full batches. If the network fails, none of the
+        """Add images and run the network on full batches. If the network fails, none of the
         images are added.
 
         An image whose number in ``samples`` was added before is left out.
@@ -130,7 +130,7 @@ class ImageSums(SampleRows):
         self._note(found)
 
     def flush(self) -> None:
-        """Runs the network on the waiting images; the last batch is padded with black images."""
+        """Run the network on the waiting images; the last batch is padded with black images."""
         self._waiting = self._extract(self._waiting, partial=True)
         with self._explaining_refusal():
             if self._moments is not None:
@@ -142,7 +142,7 @@ class ImageSums(SampleRows):
                 )
 
     def _extract(self, waiting: _Batch, partial: bool) -> _Batch:
-        """Adds the features of images, and returns those of a partial batch, which are only added
+        """Add the features of images, and return those of a partial batch, which are only added
         if ``partial``.
         """
         extractor = self.network.extractor(self._device)
@@ -169,7 +169,7 @@ class ImageSums(SampleRows):
         return waiting[ready:]
 
     def _batches(self, waiting: _Batch, batch_size: int) -> list[_Batch]:
-        """Divides images into batches; a plain module gets images of one shape at a time."""
+        """Divide images into batches; a plain module gets images of one shape at a time."""
         alike: dict[object, _Batch] = {}
         for image, row in waiting:
             kind = (image.shape, image.dtype) if self.network.plain else None
@@ -187,7 +187,7 @@ class ImageSums(SampleRows):
             self._moments.add(features)
 
     def _hold(self, features: Tensor) -> None:
-        """Holds features, and unless all are held sums earlier ones, as long as those of the latest
+        """Hold features, and unless all are held sums earlier ones, as long as those of the latest
         images remain.
         """
         self._held.append(features.cpu())
@@ -196,7 +196,7 @@ class ImageSums(SampleRows):
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
-        """Adds the consequence to the error if a feature was refused, since it is missing from the
+        """Add the consequence to the error if a feature was refused, since it is missing from the
         sums until reset.
         """
         try:
@@ -305,7 +305,7 @@ class ImageSums(SampleRows):
         return totals
 
     def absorb(self, totals: State, restored: bool | Mask) -> None:
-        """Keeps all images: of a sample that is there twice, one is left out when the ranks are
+        """Keep all images: of a sample that is there twice, one is left out when the ranks are
         merged.
         """
         seen = self._rows_of(totals, restored)
@@ -332,7 +332,7 @@ class ImageSums(SampleRows):
 
 
 def _features_of(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
-    """Returns the features of each batch. A partial batch is padded with black images."""
+    """Return the features of each batch. A partial batch is padded with black images."""
 
     def padded(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
         pixels = [image for image, _ in batch]

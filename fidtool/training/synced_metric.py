@@ -150,12 +150,12 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     @abstractmethod
     def _measure(self, sums: MetricState[Rows], world: World) -> Result:
-        """Computes the values, by their plain names. A collective; ``sums`` are the same on all
+        """Compute the values, by their plain names. A collective; ``sums`` are the same on all
         ranks.
         """
 
     def compute(self) -> Values:
-        """Returns one value, two, or a dictionary, see the class. A collective, unless
+        """Return one value, two, or a dictionary, see the class. A collective, unless
         ``sync_on_compute`` is False.
 
         Returns:
@@ -211,7 +211,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             )
 
     def reset(self) -> None:
-        """Discards all images or pairs, except the real images if ``reset_real_features`` is
+        """Discard all images or pairs, except the real images if ``reset_real_features`` is
         False.
         """
         self.unsync()
@@ -229,7 +229,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     @fork_safe
     def merge_state(self, incoming_state: object) -> None:
-        """Adds what another metric has accumulated to this one's.
+        """Add what another metric has accumulated to this one's.
 
         Raises:
             fidtool.InputError: if it is not a metric of this class, or its settings differ.
@@ -265,7 +265,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         should_sync: bool = True,
         distributed_available: object = None,
     ) -> None:
-        """Replaces this rank's images by those of all ranks until ``unsync``. A collective like
+        """Replace this rank's images by those of all ranks until ``unsync``. A collective like
         ``compute``.
 
         Does nothing if ``should_sync`` is False. The other arguments are torchmetrics' and ignored.
@@ -282,7 +282,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             self._sums = sums
 
     def unsync(self, should_unsync: bool = True) -> None:
-        """Restores this rank's own images after ``sync``."""
+        """Restore this rank's own images after ``sync``."""
         if should_unsync and self._own is not None:
             self._sums = self._own
             self._own = None
@@ -309,7 +309,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return f"{type(self).__name__}.{method} of metric {self._label}"
 
     def _result(self, ranks: Ranks) -> Result:
-        """Returns the result, whose values have the metric's own names for them."""
+        """Return the result, whose values have the metric's own names for them."""
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
         if self._own is None:
             purpose = self._purpose("compute()")
@@ -353,11 +353,11 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return [name for name in names if name]
 
     def _key(self, name: str) -> str:
-        """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
+        """Return the name of a value in a result: that in the results of ``fidtool compute``."""
         return name
 
     def _warn(self, *warnings: ResultWarning) -> None:
-        """Issues each warning once, even if its numbers change between epochs."""
+        """Issue each warning once, even if its numbers change between epochs."""
         for line in map(str, warnings):
             kind = re.sub(r"\d+", "", line)
             if kind not in self._warned and not _in_sanity_check():
@@ -367,7 +367,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     # Copies, devices and checkpoints.
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Gives a copy without a name a new number."""
+        """Give a copy without a name a new number."""
         super().__setstate__(state)
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
@@ -380,7 +380,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return self
 
     def persistent(self, mode: bool = False) -> None:
-        """Sets whether the accumulated statistics are part of ``state_dict``. As in torchmetrics,
+        """Set whether the accumulated statistics are part of ``state_dict``. As in torchmetrics,
         they usually are not.
 
         A program that resumes within an evaluation needs them; one that loads them after an

@@ -22,7 +22,7 @@ from fidtool.errors import InputError as InputError
 from fidtool.errors import ResultWarning as ResultWarning
 from fidtool.errors import RunError as RunError
 from fidtool.errors import StoppedError as StoppedError
-from fidtool.features.models.families import NetworkChoice as NetworkChoice
+from fidtool.features.choice import NetworkChoice as NetworkChoice
 from fidtool.metrics.authpct import AuthPct as AuthPct
 from fidtool.metrics.clip_score import CLIPScore as CLIPScore
 from fidtool.metrics.cmmd import CMMD as CMMD

@@ -35,7 +35,7 @@ from fidtool.system.background import call_with_timeout
 from fidtool.system.cache_dir import check_target
 
 if TYPE_CHECKING:
-    from fidtool.reading.loader import ImageLookup
+    from fidtool.reading.lookup import ImageLookup
     from fidtool.result.evaluation import Evaluation
     from fidtool.system.console import Console
 

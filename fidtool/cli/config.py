@@ -15,7 +15,7 @@ from typing import Any
 
 from fidtool.cli.output import local_file
 from fidtool.errors import InputError, about, message_of
-from fidtool.features.models.families import networks_of
+from fidtool.features.choice import networks_of
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
 from fidtool.settings.settings import ALL_SETTINGS, Settings

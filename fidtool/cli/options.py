@@ -14,7 +14,7 @@ from fidtool.cli import config
 from fidtool.cli.output import apart_from_prints, note, print_lines
 from fidtool.distributed.launch import discover_or_alone
 from fidtool.errors import FidtoolError
-from fidtool.features.models.families import MODEL_FAMILIES
+from fidtool.features.choice import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
 from fidtool.metrics.registry import BUILT_IN

@@ -180,7 +180,7 @@ def report(result: str, output: str | None) -> Iterator[str]:
     RESULT.json is what `compute -o` wrote. If it was computed with --report as well, it has random
     images and pairs of neighbours for the page.
     """
-    from fidtool.reading.loader import ImageLookup
+    from fidtool.reading.lookup import ImageLookup
     from fidtool.report.outputs import check_shown, write_shown
     from fidtool.result.evaluation import read_evaluation
 

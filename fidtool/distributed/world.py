@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import hashlib
 import math
 import pickle
 import re
@@ -33,7 +32,6 @@ from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 T = TypeVar("T")
 
@@ -296,31 +294,6 @@ def open_world(
 # Number of differences that are named.
 _MOST_NAMED = 5
 _MISSING = ("missing", "")
-
-
-def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers by name, including those not in its state_dict."""
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    return tensors
-
-
-def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:
-    """Shape with dtype, and SHA-256 digest of the bytes, of each tensor by name."""
-    import torch
-    from torch.nn.parameter import is_lazy
-
-    hashes = {}
-    for name, tensor in tensors.items():
-        if is_lazy(tensor):
-            hashes[name] = ("not initialized", "")
-            continue
-        digest = ""
-        if not tensor.is_meta:
-            values = tensor.detach().cpu().contiguous().flatten()
-            digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
-        hashes[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
-    return hashes
 
 
 def find_differences(

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from fidtool.errors import RunError, about
+from fidtool.features.choice import NetworkChoice, no_protocol
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
+from fidtool.features.hashes import digest_of
 from fidtool.features.models import user_networks
-from fidtool.features.models.families import NetworkChoice, no_protocol
-from fidtool.features.network import Network, Say, State, digest_of, freeze
+from fidtool.features.network import Network, freeze
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
@@ -25,6 +26,7 @@ from fidtool.features.protocol import (
     find_protocol,
 )
 from fidtool.features.resize import Preparation
+from fidtool.features.weights import Say, State
 
 # Largest accepted difference between the features of an image alone and in a batch, relative to
 # their norm. In bfloat16 they differ, because different kernels run.

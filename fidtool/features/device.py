@@ -64,17 +64,15 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
         usable += ["cuda", *(f"cuda:{index}" for index in range(gpus))]
     if requested is None:
         requested = "cuda" if gpus else "cpu"
+    named = option("device", str(requested))
+    remedy = f"use {' or '.join(usable)}"
     try:
         device = torch.device(str(requested))
-        is_usable = str(device) in ("cpu:0", *usable)
-    except RuntimeError:  # not a name of a device
-        is_usable = False
-    if not is_usable:
-        raise InputError(
-            f"{option('device', str(requested))}: no such device on this machine is supported",
-            f"use {' or '.join(usable)}",
-            setting="device",
-        )
+    except RuntimeError:
+        raise InputError(f"{named} is not a name of a device:", remedy, setting="device") from None
+    if str(device) not in ("cpu:0", *usable):
+        problem = f"{named}: no such device on this machine is supported"
+        raise InputError(problem, remedy, setting="device")
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even
         # there.

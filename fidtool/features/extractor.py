@@ -1,37 +1,23 @@
-"""Networks on a device: pixels in, feature vectors out, for one network or for all networks of a
-run.
-"""
+"""A network on a device: pixels in, feature vectors out."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fidtool.distributed.world import named_tensors
-from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short, option
+from fidtool.errors import FidtoolError, ProgramError, RunError, in_short, option
 from fidtool.features.device import Device, computing_on
+from fidtool.features.hashes import named_tensors
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import ImageTensors, Preparation, network_input, resize
 from fidtool.names import format_count
-from fidtool.system.background import DaemonThreads, use_one_torch_thread
-
-Item = TypeVar("Item")
-GroupFeatures = Sequence[Mapping[str, Tensor]]
-"""Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
-
-# The inputs of each network for each group of images of a piece.
-_Inputs = list[list[Tensor]]
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# How long an exception waits for running passes, which may never end.
-_LEAVING_SECONDS = 1.0
 
 
 def fixed_batch(count: int, device: torch.device) -> Tensor:
@@ -201,132 +187,3 @@ def _ends_with_channels(shape: torch.Size) -> bool:
     """Whether an output for square images seems to have shape (n, h, w, D), with h equal to w."""
     _, height, width, channels = shape
     return height == width != channels and height > 1
-
-
-class _StoppedError(Exception):
-    """Raised to leave `ForwardPasses.run` early."""
-
-
-@dataclass(eq=False)
-class ForwardPasses(Generic[Item]):
-    """Runs forward passes over batches, in order. Each image is decoded once for all networks.
-
-    The pieces of a batch are resized as they are read, so that all its images need not be in memory
-    at the same time.
-
-    Args:
-        threads: number of threads; 0 runs the passes in the calling thread.
-        images: context manager that returns the groups of images of a piece on the device; called
-            in any thread.
-        last: whether a piece is the last of its batch.
-        stop: whether to stop early, without waiting for running work.
-        timed: returns a context manager that times the networks' work; called in any thread.
-        name: returns the name of a batch, given its pieces, for messages.
-    """
-
-    extractors: Sequence[Extractor]
-    threads: int
-    images: Callable[[Item], contextlib.AbstractContextManager[Sequence[ImageTensors]]]
-    last: Callable[[Item], bool] = lambda item: True
-    stop: Callable[[], bool] = lambda: False
-    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    name: Callable[[Sequence[Item]], str] = lambda batch: ""
-
-    _pool: DaemonThreads = field(init=False)
-    _jobs: deque[Future[Any]] = field(default_factory=deque, init=False)
-
-    def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
-        """Yield the pieces, which are read in the calling thread, with the feature vectors of each
-        group of images.
-
-        There are none for a piece without images.
-        """
-        batch: list[Item] = []
-        inputs: list[Future[_Inputs]] = []
-        running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
-        # Here, because a run that never begins would leave the threads.
-        self._pool = DaemonThreads(self.threads, use_one_torch_thread)
-        try:
-            for piece in pieces:
-                batch.append(piece)
-                inputs.append(self._submit(self._inputs, piece))
-                if not self.last(piece):
-                    if len(inputs) > self.threads:  # so that few pieces wait to be resized
-                        self._wait(inputs[-1 - self.threads])
-                    continue
-                running.append((batch, self._submit(self._features, batch, inputs)))
-                batch = []
-                inputs = []
-                while running and (len(running) > self.threads or running[0][1].done()):
-                    yield from self._results(*running.popleft())
-            while running:
-                yield from self._results(*running.popleft())
-        except _StoppedError:
-            return
-        finally:
-            for job in self._jobs:
-                job.cancel()
-            self._jobs.clear()
-            self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
-
-    def finish(self) -> None:
-        """Wait until no thread works, so that torch's settings can be changed; not if the passes
-        are to stop.
-        """
-        with contextlib.suppress(_StoppedError):
-            while self._jobs:
-                self._wait(self._jobs.popleft())
-
-    def _submit(self, work: Callable[..., Any], *items: Any) -> Future[Any]:
-        if self.stop():
-            raise _StoppedError
-        while self._jobs and self._jobs[0].done():
-            self._jobs.popleft()
-        self._jobs.append(self._pool.submit(work, *items))
-        return self._jobs[-1]
-
-    def _inputs(self, piece: Item) -> _Inputs:
-        with self.images(piece) as groups, self.timed():
-            return [
-                [network.inputs(images) for network in self.extractors]
-                for images in groups
-                if len(images)
-            ]
-
-    def _features(
-        self, batch: Sequence[Item], pieces: Sequence[Future[_Inputs]]
-    ) -> list[GroupFeatures]:
-        """The features of the pieces of a batch. Submitted earlier, they are done, or other threads
-        work on them.
-        """
-        inputs = [piece.result() for piece in pieces]
-        with_images = [groups for groups in inputs if groups]
-        whole: list[dict[str, Tensor]] = []
-        with self.timed(), about(self.name(batch)):
-            for group in zip(*with_images, strict=True):  # the inputs of the pieces
-                vectors: dict[str, Tensor] = {}
-                for network, *parts in zip(self.extractors, *group, strict=True):
-                    vectors |= network.vectors(parts)
-                whole.append(vectors)
-        features: list[GroupFeatures] = []
-        stop = 0
-        for groups in inputs:
-            start = stop
-            if groups:
-                stop += len(groups[0][0])
-            features.append(
-                [{layer: rows[start:stop] for layer, rows in group.items()} for group in whole]
-            )
-        return features
-
-    def _results(
-        self, batch: Sequence[Item], features: Future[list[GroupFeatures]]
-    ) -> Iterator[tuple[Item, GroupFeatures]]:
-        self._wait(features)
-        return zip(batch, features.result(), strict=True)
-
-    def _wait(self, job: Future[Any]) -> None:
-        while not self.stop():
-            if wait([job], 0.1).done:
-                return
-        raise _StoppedError

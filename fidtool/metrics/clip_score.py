@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.metrics.cmmd import OfCLIP
 from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values, mean_of
 from fidtool.validation import Setting

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option, renamed
-from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice, networks_of
+from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, networks_of
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number, Values
 from fidtool.validation import Setting

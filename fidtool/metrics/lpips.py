@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option, renamed
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
 from fidtool.metrics.pairs import Compare, PairMetric
@@ -21,7 +21,7 @@ from fidtool.validation import File, Setting, text_of
 if TYPE_CHECKING:
     import torch
 
-    from fidtool.features.network import State
+    from fidtool.features.weights import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class LPIPS(PairMetric):
         """Return the network's tensors: the linear layers of the package, and torchvision's
         convolutions.
         """
-        from fidtool.features.network import State, load_strictly
+        from fidtool.features.weights import State, load_strictly
 
         if find_spec("lpips") is None:
             raise InputError(
@@ -123,7 +123,7 @@ def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     import torch
     from torchvision.models import get_model_weights
 
-    from fidtool.features.network import State, downloading, hub_folder, kept_file, read_tensors
+    from fidtool.features.weights import State, downloading, hub_folder, kept_file, read_tensors
 
     weights = choice.weights
     if weights is not None and os.path.isfile(weights):

@@ -14,7 +14,7 @@ from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.errors import InputError, MetricSetting, ResultWarning, TooFewImagesError, option
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared_settings
 

@@ -14,7 +14,7 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Values, me
 if TYPE_CHECKING:
     import torch
 
-    from fidtool.features.network import State
+    from fidtool.features.weights import State
 
 Compare = Callable[["torch.Tensor", "torch.Tensor"], float]
 """Returns the value of a pair: a real image and the one that belongs to it, see

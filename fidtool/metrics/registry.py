@@ -7,7 +7,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
 from fidtool.errors import InputError, brief, option
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
 from fidtool.metrics.clip_score import CLIPScore

@@ -7,25 +7,16 @@ world size.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import itertools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from fidtool.errors import InputError, option
 from fidtool.names import format_count
-from fidtool.reading.decode import ONE_IMAGE_FORMATS, has_frame
-from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
-from fidtool.sources.image_set import ImageSet, Indices, Names, SetPart
+from fidtool.sources.contents import Read
+from fidtool.sources.image_set import ImageSet, Indices, SetPart
 
 T = TypeVar("T")
 
@@ -109,94 +100,3 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     own = deal(batches, number - 1, count, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
     return images.restricted(SetPart(f"{number}/{count}", images.digest(), len(images), places))
-
-
-# --- frames ---------------------------------------------------------------------------------------
-
-
-def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
-    """Return every frame of a set's images, in the order of the set; those of ``a.gif`` are named
-    ``a.gif[0]`` etc.
-
-    All images are read for this. What cannot be read counts once.
-    """
-    contents = (
-        images.reader.read(np.arange(len(images.stored))) if images.reader.encoded else iter(())
-    )
-    counts = [len(split(content, max_pixels)) for content in contents]
-    if max(counts, default=1) == 1:
-        return images
-    frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
-    names = Names(
-        images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames
-    )
-    items = np.array(frames)[:, 0]
-    reader = FrameReader(images.reader, np.array(frames))
-    order = np.argsort(np.argsort(images.order)[items], kind="stable")
-    return replace(images, stored=names, reader=reader, order=order)
-
-
-def _frame_count(data: bytes, max_pixels: int) -> int:
-    """Return the number of frames or pages in a file, of which none is decoded; 1 for a file that
-    is not an image.
-    """
-    with (
-        pillow_defaults(max_pixels),
-        contextlib.suppress(Exception),
-        Image.open(io.BytesIO(data)) as image,
-    ):
-        if image.format in ONE_IMAGE_FORMATS:
-            return 1
-        with contextlib.suppress(Exception):
-            return int(getattr(image, "n_frames", 1))
-        # It is damaged. The first frame that cannot be reached counts, so that reading it reports
-        # the damage.
-        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
-    return 1
-
-
-def split(content: Read, max_pixels: int) -> Sequence[Read]:
-    """Return every frame of an encoded image; of anything else, the content itself."""
-    if isinstance(content, Image.Image) and has_frame(content, 1):
-        raise InputError(
-            f"{option('frames', 'all')} needs files, but a Pillow object with several frames was "
-            "passed:",
-            "pass its path or bytes",
-            "a copy() of each frame",
-            setting="frames",
-        )
-    if not isinstance(content, bytes):
-        return [content]
-    return [Frame(content, number) for number in range(_frame_count(content, max_pixels))]
-
-
-class FrameReader(Reader):
-    """Reads the frames of images that another reader reads whole.
-
-    Args:
-        frames: for each frame, the other reader's number of its image, ascending, and its number in
-            this image: int64 array of shape (frames, 2).
-    """
-
-    def __init__(self, reader: Reader, frames: NDArray[np.int64]) -> None:
-        items = frames[:, 0]
-        files = (items if reader.file_index is None else reader.file_index[items]).astype(np.int32)
-        super().__init__(reader.files, files, reader.in_order, f"{reader.variant}, all frames")
-        self._reader = reader
-        self.frames = frames
-        self.scaled = reader.scaled
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        groups = [
-            (item, list(same)) for item, same in groupby(self.frames[items].tolist(), itemgetter(0))
-        ]
-        contents = self._reader.read(np.array([item for item, _ in groups], dtype=np.int64))
-        for content, (_, frames) in zip(contents, groups, strict=False):
-            for _, number in frames:
-                yield Frame(content, number) if isinstance(content, bytes) else content
-
-    def shared_by(self, processes: int) -> FrameReader:
-        return FrameReader(self._reader.shared_by(processes), self.frames)
-
-    def around(self, reader: Reader) -> FrameReader:
-        return FrameReader(reader, self.frames)

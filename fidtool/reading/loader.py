@@ -1,5 +1,4 @@
-"""Loads and decodes the images of batches, in this process or in decoding workers; reads single
-images again.
+"""Loads and decodes the images of batches, in this process or in decoding workers.
 
 Batches come in pieces, those of large images in several, so that these need not be in memory at the
 same time.
@@ -10,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,17 +33,13 @@ from fidtool.reading.workers import Allocate, Buffer, Workers
 from fidtool.sources.contents import (
     BadFile,
     ContentError,
-    Files,
     Frame,
-    Read,
-    ValueRange,
     pillow_defaults,
 )
 from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
-from fidtool.system.local_files import READ_SECONDS, in_time
 
 AT_ONCE_BYTES = 1 << 24
 """A piece ends with the image with which it has so many bytes of pixels. A worker has up to three
@@ -422,56 +417,3 @@ def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> It
         for future in ahead:
             future.cancel()
         thread.close(0.0)
-
-
-# --- single images --------------------------------------------------------------------------------
-
-
-@dataclass
-class ImageLookup:
-    """Reads single images of some ``sets`` again for a report, by the paths under which they are
-    shown.
-
-    A path that is in none of them is that of a file on this machine; ``spent`` names iterables,
-    which cannot be read again; ``floats`` is how floats in files become bytes; ``seconds`` is how
-    long the storage may take.
-    """
-
-    sets: Sequence[ImageSet] = ()
-    spent: Collection[str] = ()
-    floats: ValueRange | None = None
-    seconds: float = READ_SECONDS
-    _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
-
-    def prefetch(self, files: Collection[str]) -> None:
-        """Read and keep those of these images that are no files on this machine, in one pass over
-        each source.
-        """
-        for images in self.sets:
-            # Files of a local folder, of which there may be millions, are opened by their paths
-            # instead.
-            if images.reader.file_index is not None or images.files.remote:
-                self._prefetch(images, files)
-
-    def _prefetch(self, images: ImageSet, files: Collection[str]) -> None:
-        wanted = [index for index in range(len(images)) if images.file(index) in files]
-        wanted.sort(key=images.order.__getitem__)
-        contents: Sequence[Read]
-        try:
-            contents = images.in_time(lambda: list(images.read(wanted)), self.seconds)
-        except RunError as error:
-            contents = [error] * len(wanted)
-        self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
-
-    def read(self, file: str) -> Read:
-        """Return the content of an image, or the error that occurred. What is no local file must
-        be prefetched.
-        """
-        if file in self._prefetched:
-            return self._prefetched[file]
-        if file.rpartition("[")[0] in self.spent:
-            return ContentError("an iterable cannot be read again")
-        try:
-            return in_time(file, lambda: Files([file]).read_bytes(0), self.seconds)
-        except RunError as error:
-            return error

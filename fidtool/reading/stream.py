@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import InputError, on_every_rank
-from fidtool.reading.batches import Batch, cut_batches, deal, split
+from fidtool.reading.batches import Batch, cut_batches, deal
+from fidtool.reading.frames import split
 from fidtool.sources.contents import Read, ValueRange, comparable_bytes
 from fidtool.sources.image_set import ImageSet, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader

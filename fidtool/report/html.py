@@ -20,7 +20,7 @@ from fidtool.diagnose.findings import Finding
 from fidtool.errors import SEVERITIES, Spelling, as_argument, option, render
 from fidtool.names import command_line, format_count, images_of, legible, short_names, shorten
 from fidtool.reading.decode import DecodeOptions, decode
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.report.charts import describe_set, page_charts, title_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded_text
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines

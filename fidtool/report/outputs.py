@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from fidtool.errors import InputError, Spelling, as_argument, option
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.report.loggers import check_loggers
 from fidtool.result.changes import append_history
 from fidtool.result.evaluation import Evaluation

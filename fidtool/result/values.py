@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
+from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION,

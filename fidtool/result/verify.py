@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import MODEL_FAMILIES, networks_of
+from fidtool.features.choice import MODEL_FAMILIES, networks_of
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS

@@ -20,7 +20,7 @@ from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.device import nvidia_capability
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.result.changes import per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, NotComputed

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
+from fidtool.features.extractor import Extractor
+from fidtool.features.passes import ForwardPasses, GroupFeatures
 from fidtool.features.resize import ImageTensors
 from fidtool.names import format_count
 from fidtool.reading.batches import Batch, deal, plan_batches

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fidtool.distributed.world import find_differences, tensor_hashes
+from fidtool.distributed.world import find_differences
 from fidtool.errors import InputError, ResultWarning, RunError, on_every_rank, option
-from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
+from fidtool.features.extractor import HALVES, Extractor, fixed_batch
+from fidtool.features.hashes import tensor_hashes
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
+from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -31,7 +33,7 @@ from fidtool.run.sets import FAKE, REAL, set_needs
 from fidtool.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from fidtool.features.network import State
+    from fidtool.features.weights import State
 
 
 class RunNetworks:

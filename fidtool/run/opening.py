@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.choice import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -449,7 +449,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Sa
         content = _open_path(path, settings, needs, say)
     if content.images is None or settings.frames == "first":
         return content
-    from fidtool.reading.batches import with_frames  # deferred, with torch
+    from fidtool.reading.frames import with_frames
 
     return content._replace(images=with_frames(content.images, settings.max_pixels))
 

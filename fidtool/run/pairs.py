@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
-from fidtool.features.network import digest_of
+from fidtool.features.hashes import digest_of
 from fidtool.features.resize import ImageTensors
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.reading.records import ImageRecords

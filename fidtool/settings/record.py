@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import ResultWarning, option
-from fidtool.features.models.families import IN_VALUE
+from fidtool.features.choice import IN_VALUE
 from fidtool.metrics.registry import BUILT_IN, key_of
 from fidtool.names import format_count
 from fidtool.settings.presets import PRESETS, with_preset

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
 
 from fidtool.errors import InputError, brief, option
-from fidtool.features.models.families import (
+from fidtool.features.choice import (
     IN_VALUE,
     MODEL_FAMILIES,
     NAMED_EXTRACTORS,

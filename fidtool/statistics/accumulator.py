@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, about
-from fidtool.features.extractor import GroupFeatures
+from fidtool.features.passes import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.reading.decode import ImageProperties
 from fidtool.reading.loader import Piece

@@ -37,7 +37,7 @@ from fidtool.system.json_fields import restored
 from fidtool.system.local_files import open_regular, read_file
 
 if TYPE_CHECKING:
-    from fidtool.features.extractor import GroupFeatures
+    from fidtool.features.passes import GroupFeatures
     from fidtool.reading.loader import Piece
 
 MANIFEST = "fidtool-checkpoint.json"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option, redact, without_secrets
-from fidtool.features.models.families import NetworkChoice, layers_in
+from fidtool.features.choice import NetworkChoice, layers_in
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice, layers_in
+from fidtool.features.choice import NetworkChoice, layers_in
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.decode import ImageProperties
 from fidtool.reading.records import ImageRecords

@@ -25,11 +25,12 @@ from fidtool.errors import (
     renamed,
 )
 from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.hashes import digest_of
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, digest_of, freeze
+from fidtool.features.network import Network, freeze
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,

@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, connect_to_store_of
 from fidtool.distributed.watchdog import LostContactError, first_line
-from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
+from fidtool.distributed.world import World, find_differences
 from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, warn_program
+from fidtool.features.hashes import named_tensors, tensor_hashes
 from fidtool.system.background import call_with_timeout
 from fidtool.system.torch_internals import default_store, new_gloo_group
 from fidtool.validation import Setting

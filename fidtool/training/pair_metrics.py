@@ -29,8 +29,8 @@ from fidtool.errors import (
     renamed,
 )
 from fidtool.features.device import computing_on, device_of, repeatable
+from fidtool.features.hashes import digest_of
 from fidtool.features.models.inception import Weights
-from fidtool.features.network import digest_of
 from fidtool.metrics.lpips import LPIPS
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.pairs import Compare, PairMetric

@@ -19,7 +19,8 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, ResultWarning, RunError, own_exceptions
 from fidtool.features.device import computing_on, repeatable
-from fidtool.features.extractor import Extractor, ForwardPasses
+from fidtool.features.extractor import Extractor
+from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import FEATURES
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import SUMS, Statistics

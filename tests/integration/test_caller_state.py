@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import downloading, kept_file
+from fidtool.features.choice import NetworkChoice
+from fidtool.features.weights import downloading, kept_file
 from fidtool.run.networks import check_matrix_products
 from fidtool.settings.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image, ImageSequence
 
 import fidtool
-from fidtool.reading.batches import with_frames
 from fidtool.reading.decode import DecodeError, decode
+from fidtool.reading.frames import with_frames
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.listing import open_images

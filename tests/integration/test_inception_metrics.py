@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.models import inception as weights
-from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.names import shorten
 from fidtool.statistics.file import read_statistics
@@ -174,7 +174,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
 ) -> None:
     pytest.importorskip("open_clip")
     from fidtool.features.models import clip
-    from fidtool.features.network import downloading
+    from fidtool.features.weights import downloading
 
     def fetch(choice: NetworkChoice, say: Any) -> None:
         with downloading(choice, "a mirror", "A_VARIABLE", say):

@@ -16,7 +16,7 @@ import torch
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.features.extractor import ForwardPasses
+from fidtool.features.passes import ForwardPasses
 from fidtool.reading import records
 from fidtool.reading.loader import Piece
 from fidtool.statistics import file as statistics_file

@@ -14,8 +14,9 @@ import fsspec.asyn
 import numpy as np
 import pytest
 
-from fidtool.reading.batches import Batch, FrameReader
+from fidtool.reading.batches import Batch
 from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.frames import FrameReader
 from fidtool.reading.loader import load
 from fidtool.sources import remote
 from fidtool.sources.image_set import ImageSet, Names

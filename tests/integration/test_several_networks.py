@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.extractor import ForwardPasses
-from fidtool.features.models.families import layer_name, networks_of
+from fidtool.features.choice import layer_name, networks_of
+from fidtool.features.passes import ForwardPasses
 from fidtool.names import shorten
 from fidtool.result.evaluation import read_evaluation
 from fidtool.run import measure

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.sources.contents import ExtentReader, Files
 from fidtool.sources.listing import list_folder, open_images
 from support.command_line import Run

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from fidtool.errors import InputError
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.models import clip
-from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
 from support.published_networks import (
     batches,

@@ -100,8 +100,8 @@ def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """Uses a small model with two of the giant's blocks, 48 wide."""
     import timm
 
-    from fidtool.features.models.families import NetworkChoice
-    from fidtool.features.network import State
+    from fidtool.features.choice import NetworkChoice
+    from fidtool.features.weights import State
 
     made = timm.create_model
 

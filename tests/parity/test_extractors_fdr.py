@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.models.fdr import _MODELS, build
-from fidtool.features.network import State
 from fidtool.features.resize import Preparation, resize
+from fidtool.features.weights import State
 from support.command_line import Run
 from support.published_networks import (
     batches,

@@ -11,7 +11,7 @@ from safetensors.torch import save_file  # a dependency of timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import SHORT_NAMES, NetworkChoice, networks_of
+from fidtool.features.choice import SHORT_NAMES, NetworkChoice, networks_of
 from fidtool.features.models.timm import _architecture, _read, preparation_of
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised, refused_extractor

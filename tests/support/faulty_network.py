@@ -162,10 +162,10 @@ def _fill_the_disk(owner: type, name: str, space: int) -> None:
     """Limit the size of files to ``space`` bytes during a method."""
     method = getattr(owner, name)
 
-    def on_a_full_disk(*arguments: Any) -> None:
+    def on_a_full_disk(*arguments: Any, **keywords: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (space, resource.RLIM_INFINITY))
         try:
-            method(*arguments)
+            method(*arguments, **keywords)
         finally:
             resource.setrlimit(
                 resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

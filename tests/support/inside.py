@@ -18,8 +18,8 @@ from fidtool.distances import extrapolation, frechet, inception_score, kernel, n
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import device_of
-from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels

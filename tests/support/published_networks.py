@@ -16,9 +16,9 @@ from torch import nn
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import device_of, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
 from support.pictures import make_pictures
 

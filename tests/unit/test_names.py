@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice, check_extractor
+from fidtool.features.choice import NetworkChoice, check_extractor
 from fidtool.features.protocol import PROTOCOLS, ProtocolName, find_protocol
 from fidtool.metrics.kid import KID
 from fidtool.metrics.registry import BUILT_IN, find_metric, select_metrics

@@ -19,7 +19,7 @@ from fidtool.features.device import choose_device, device_of
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import find_metric
 from fidtool.reading.decode import decode
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.reading.records import NO_RECORDS, ImageRecords
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import ContentError, Pixels

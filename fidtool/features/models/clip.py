@@ -20,24 +20,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fidtool.errors import InputError
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import computing_on
-from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import (
+from fidtool.features.hashes import digest_of
+from fidtool.features.network import Network, freeze
+from fidtool.features.resize import Framing, Preparation
+from fidtool.features.weights import (
     HUB_MIRROR,
-    Network,
     Say,
     State,
     StateDict,
-    digest_of,
     downloading,
-    freeze,
     kept_file,
     load_strictly,
     sha256_of,
     silent_logging,
     unreadable,
 )
-from fidtool.features.resize import Framing, Preparation
 from fidtool.names import suggestion
 from fidtool.system.local_files import open_regular
 

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import (
-    Network,
+from fidtool.features.choice import NetworkChoice
+from fidtool.features.network import Network
+from fidtool.features.protocol import OWN_PROTOCOLS
+from fidtool.features.resize import Preparation
+from fidtool.features.weights import (
     Say,
     State,
     StateDict,
@@ -29,8 +31,6 @@ from fidtool.features.network import (
     read_tensors,
     weights_file,
 )
-from fidtool.features.protocol import OWN_PROTOCOLS
-from fidtool.features.resize import Preparation
 
 # timm's names of the models.
 _ARCHITECTURES = {

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.models.timm import fetch_weights
-from fidtool.features.network import Network, Say, State, load_strictly
+from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
+from fidtool.features.weights import Say, State, load_strictly
 
 
 class _Model(NamedTuple):

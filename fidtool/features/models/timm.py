@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 from fidtool.errors import InputError, message_of
-from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import (
+from fidtool.features.choice import NetworkChoice
+from fidtool.features.network import Network
+from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
+from fidtool.features.weights import (
     HUB_MIRROR,
-    Network,
     Say,
     State,
     StateDict,
@@ -28,7 +29,6 @@ from fidtool.features.network import (
     unreadable,
     weights_file,
 )
-from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
 from fidtool.names import suggestion
 
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}

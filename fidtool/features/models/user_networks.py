@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from fidtool.errors import InputError, RunError, about, in_short
-from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
-from fidtool.features.network import Network, silent_logging
+from fidtool.features.choice import EXPORTED, NetworkChoice, is_program
+from fidtool.features.network import Network
+from fidtool.features.weights import silent_logging
 from fidtool.sources.contents import Files, explain_errors, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.local_files import read_file

@@ -14,8 +14,8 @@ from PIL import Image
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import custom_extractor
+from fidtool.features.choice import networks_of
 from fidtool.features.device import device_of
-from fidtool.features.models.families import networks_of
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 

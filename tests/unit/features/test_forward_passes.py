@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fidtool.errors import RunError
-from fidtool.features.extractor import ForwardPasses
+from fidtool.features.passes import ForwardPasses
 from support.processes import PATIENCE
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.choice import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import find_protocol, inception_definition
 from fidtool.run.opening import complete_settings
 from fidtool.run.plan import agree

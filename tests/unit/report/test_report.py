@@ -18,7 +18,7 @@ from PIL import Image
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError, ResultWarning
 from fidtool.names import numbers_of
-from fidtool.reading.loader import ImageLookup
+from fidtool.reading.lookup import ImageLookup
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.html import LONGEST_SIDE, Thumbnail, html_report, thumbnail_of
 from fidtool.report.outputs import check_shown, write_shown

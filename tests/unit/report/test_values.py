@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fidtool as package
-from fidtool.features.models.families import CMMD_EXTRACTOR
+from fidtool.features.choice import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.report.html import html_report

@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import canonical_order

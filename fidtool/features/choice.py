@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import basename
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError, MetricSetting, SettingName, SettingPart, brief, option
 from fidtool.features.protocol import (
@@ -20,6 +20,9 @@ from fidtool.features.protocol import (
 )
 from fidtool.names import closest, describe_unknown, fold
 from fidtool.system.user_code import is_code_spec
+
+if TYPE_CHECKING:
+    from fidtool.features.network import Network
 
 
 class ModelFamily(NamedTuple):
@@ -38,7 +41,7 @@ class ModelFamily(NamedTuple):
 
 # To add a family, add a line here and a module of that name to this package with two functions.
 # ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and returns a
-# `fidtool.features.network.State`. ``build(choice, state)``, called on every rank, returns the
+# `fidtool.features.weights.State`. ``build(choice, state)``, called on every rank, returns the
 # `fidtool.Network`.
 MODEL_FAMILIES = {
     "timm": ModelFamily("timm:NAME[:POOL]", "", "timm", "timm"),
@@ -124,7 +127,7 @@ class NetworkChoice:
     feature_step: int | None = None
     protocol: str | None = None
     dims: int | None = None
-    given: object = field(default=None, compare=False, repr=False)
+    given: Network | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
     setting: str | MetricSetting = field(default="extractor", compare=False)
     apart: bool = field(default=True, compare=False)
@@ -245,8 +248,9 @@ def networks_of(value: object) -> list[NetworkChoice]:
         return [_complete(value)]
     # A fidtool.Network, whose class needs torch.
     if hasattr(value, "module") and hasattr(value, "input_size"):
-        kind = type(value.module)
-        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]
+        network: Any = value
+        kind = type(network.module)
+        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=network)]
     if isinstance(value, (list, tuple)) and value:
         return [network for item in value for network in networks_of(item)]
     raise InputError(

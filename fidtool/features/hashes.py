@@ -1,0 +1,46 @@
+"""Hashes of a network's tensors, by which its weights are identified and compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+
+def digest_of(tensors: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by
+    name.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            flat = tensor.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A module's parameters and buffers by name, including those not in its state_dict."""
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    return tensors
+
+
+def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:
+    """Shape with dtype, and SHA-256 digest of the bytes, of each tensor by name."""
+    hashes = {}
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            hashes[name] = ("not initialized", "")
+            continue
+        digest = ""
+        if not tensor.is_meta:
+            values = tensor.detach().cpu().contiguous().flatten()
+            digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
+        hashes[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
+    return hashes

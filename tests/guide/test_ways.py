@@ -98,3 +98,20 @@ def test_a_run_passes_the_functions_of_a_way_in_order(
         assert (str(ROOT / "fidtool" / file), first) in rest, (
             f"{file}: {name} is not passed, or not here"
         )
+
+
+def test_names_on_the_page_exist() -> None:
+    """A name in backticks is that of a file, a folder, or something in the code or its tests."""
+    words = re.findall(r"`([^`\n]+)`", PAGE.read_text("utf-8"))
+    roots = [ROOT / "fidtool", ROOT / "tests"]
+    folders = [ROOT, *roots, *(folder for root in roots for folder in root.rglob("*/"))]
+    sources = [file for root in roots for file in root.rglob("*.py")]
+    code = "\n".join(file.read_text("utf-8") for file in sources)
+    known = {*re.findall(r"\w+", code)}
+    for word in words:
+        if "NAME" in word:  # a placeholder
+            continue
+        if re.fullmatch(r"[\w./-]+\.(py|md|json|toml|yml|yaml)|[\w/]+/", word):
+            assert any((folder / word).exists() for folder in folders), word
+        elif re.fullmatch(r"[A-Za-z_][\w.]*", word):
+            assert known.issuperset(word.split(".")), word

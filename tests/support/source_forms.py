@@ -145,7 +145,11 @@ def make_forms(folder: Path) -> dict[str, str]:
     for name, write in writers.items():
         write(place / name)
     forms = {name: str(place / name) for name in writers}
-    return {"folder": str(folder), **forms, "shards": write_shards(place, folder, names)}
+    forms = {"folder": str(folder), **forms, "shards": write_shards(place, folder, names)}
+    assert sorted(forms) == sorted(["folder", *FORMS]), (
+        "a form is missing in FORMS, or is not written"
+    )
+    return forms
 
 
 def make_frame_forms(folder: Path) -> list[str]:
@@ -175,28 +179,29 @@ def make_frame_forms(folder: Path) -> list[str]:
     ]
 
 
-FORMS = (
-    *(
-        "images.zip",
-        "stored.zip",
-        "images.tar",
-        "images.tar.gz",
-        "images.tar.xz",
-        "shards",
-        "images.npz",
-        "packed.npz",
-    ),
-    *(
-        "named.npz",
-        "images.npy",
-        "planes.npy",
-        "floats.npy",
-        "foreign.npy",
-        "images.pt",
-        "several.pt",
-    ),
-    *("images.safetensors", "images.parquet", "images.arrow", "saved", "images.txt", "images.csv"),
-)
+FORMS = [
+    "images.zip",
+    "stored.zip",
+    "images.tar",
+    "images.tar.gz",
+    "images.tar.xz",
+    "shards",
+    "images.npz",
+    "packed.npz",
+    "named.npz",
+    "images.npy",
+    "planes.npy",
+    "floats.npy",
+    "foreign.npy",
+    "images.pt",
+    "several.pt",
+    "images.safetensors",
+    "images.parquet",
+    "images.arrow",
+    "saved",
+    "images.txt",
+    "images.csv",
+]
 """All formats but the folder."""
 
 

@@ -250,7 +250,8 @@ class Metric(Validated):
         captions: whether the metric needs `FeatureSet.captions` of a FAKE.
         classifier: whether it calls `MetricContext.classifier`.
         fewest: the smallest number of images in a set whose per-image features it needs.
-        frechet: the metric is a Fréchet distance of mean and covariance, which needs many images.
+        frechet: the metric is a Fréchet distance of mean and covariance, which needs many images:
+            too few cause a warning. In training, only such metrics get mean and covariance.
         by_name: it is only computed if it is requested by name, not by ``all``.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a

@@ -23,6 +23,7 @@ import torch
 
 from fidtool.cli.main import cli
 from fidtool.features.models.inception import offline_path
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.references.catalogue import FD_LOSS, REFERENCES
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
@@ -419,11 +420,10 @@ def check_printed(command: str, stdout: str) -> None:
     ):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
-        titles = (
-            f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct "
-            "diagnostic|Shift"
-        )
-        titles += "|CLIP score|PSNR|SSIM|MS-SSIM|LPIPS"
+        known = [name, "Shift"]
+        for metric in BUILT_IN.values():
+            known += [re.escape(declared.title) for declared in metric.numbers]
+        titles = "|".join(known)
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
         number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"

@@ -7,10 +7,13 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fidtool.metrics.metric import Number
+from fidtool.metrics.registry import BUILT_IN
 from support.command_line import Run
 from support.pages import GUIDE, INDEX, PAGES, TOPICS, blocks, fault_of, links
 from support.places import ROOT
@@ -40,6 +43,26 @@ def test_links_and_blocks(page: Path) -> None:
     assert {language for language, _ in blocks(text)} <= {"sh", "python", "text", "toml", "yaml"}, (
         "blocks must be commands, programs, output or settings"
     )
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "chosen"),
+    [
+        (
+            "ci",
+            r"`--fail-above X` applies to the first of (.*?) among",
+            lambda number: number.gated,
+        ),
+        ("metrics", r"Lower is better for (.*?);", lambda number: number.better == "lower"),
+    ],
+)
+def test_lists_of_metrics_are_complete(
+    page: str, sentence: str, chosen: Callable[[Number], bool]
+) -> None:
+    listed = re.search(sentence, (GUIDE / f"{page}.md").read_text("utf-8"), re.DOTALL)
+    assert listed
+    metrics = [name for name, kind in BUILT_IN.items() if any(map(chosen, kind.numbers))]
+    assert sorted(re.findall(r"`([\w-]+)`", listed[1])) == sorted(metrics)
 
 
 def test_readme_is_short() -> None:

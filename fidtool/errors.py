@@ -192,7 +192,8 @@ class FidtoolError(Exception):
         problem: what is wrong, and where.
         remedies: alternative ways to fix it, as phrases such as "pass more images". The message
             appends them after a semicolon, or after the colon that ends ``problem``.
-        setting: name of the setting that the error concerns, as `option` takes it.
+        setting: name of the setting that the error concerns, as `option` takes it, if the problem
+            does not name it first.
 
     Attributes:
         setting: the keyword of this setting, or the field of its metric's class; None for an error
@@ -213,7 +214,12 @@ class FidtoolError(Exception):
 
     def __init__(self, problem: str, *remedies: str, setting: SettingName | None = None) -> None:
         super().__init__(problem, *remedies)
-        self.setting = None if setting is None else _field_of(setting)
+        named = _OPTION.search(str(problem))
+        self.setting = None
+        if setting is not None:
+            self.setting = _field_of(setting)
+        elif named is not None:
+            self.setting = named[1].rpartition(_WITHIN)[2]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or

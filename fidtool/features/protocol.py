@@ -293,10 +293,7 @@ def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -
     """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
-        raise InputError(
-            f"{option(setting, dims)}: Inception has features of {known} dimensions",
-            setting=setting,
-        )
+        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions")
     return Definition(
         extractor=INCEPTION,
         weights_sha256=INCEPTION_SHA256,

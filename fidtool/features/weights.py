@@ -52,9 +52,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
     if not os.path.isfile(choice.weights):
-        raise choice.refused(
-            "weights", f"no weights file {choice.weights} (from {choice.option('weights')})"
-        )
+        raise InputError(f"no weights file {choice.weights} (from {choice.option('weights')})")
     return Path(choice.weights)
 
 

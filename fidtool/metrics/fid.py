@@ -81,8 +81,7 @@ class SpatialFID(FID):
         if facts.requested_dims in (64, 192):
             raise InputError(
                 f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not "
-                f"{facts.requested_dims}",
-                setting="dims",
+                f"{facts.requested_dims}"
             )
 
 

@@ -86,7 +86,6 @@ class InceptionScore(Metric):
             raise InputError(
                 f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:",
                 "set one of them",
-                setting=of_parts,
             )
         if stated is None and facts.dims is not None:
             raise InputError(

@@ -132,7 +132,7 @@ def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     names = entries.__members__
     if weights not in (None, *names):
         problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
-        raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
+        raise InputError(f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
     remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"
     with downloading(choice, entry.url, remedy, say):

@@ -108,7 +108,7 @@ def find_metric(spec: str) -> Requested:
         )
     if is_code_spec(spec):
         named = option("metrics", spec)
-        metric, source = load(spec, _make, named, "metrics", reuse=True)
+        metric, source = load(spec, _make, named, reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     numbers = set[str]()
@@ -170,8 +170,7 @@ def select_metrics(
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
-            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}",
-            setting="metrics",
+            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}"
         )
     chosen = dict[str, Requested]()
     for item in listed:
@@ -186,17 +185,13 @@ def select_metrics(
                     setting="metrics",
                 )
     if not chosen:
-        raise InputError(
-            f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}",
-            setting="metrics",
-        )
+        raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}")
     for key in needed:
         owner = METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             raise InputError(
                 f"{option(key)} is a setting of {owner}, which is not computed:",
                 f"add {owner} to {option('metrics')}",
-                setting=key,
             )
     _check_names([asked.metric for asked in chosen.values()])
     return tuple(chosen.values())

@@ -79,13 +79,12 @@ def check_loggers(places: Sequence[str]) -> None:
             problem = f"{option('log', text)} must be KIND:PLACE, where KIND is one of {known}"
             if kind not in _LOGGERS:
                 problem += suggestion(kind, _LOGGERS)
-            raise InputError(problem, setting="log")
+            raise InputError(problem)
         package = find_spec(kind)
         if package is None or package.origin is None:  # nothing, or a folder of logs
             raise InputError(
                 f"{option('log', text)} needs the package {kind}:",
                 f"pip install 'fidtool[{kind}]'",
-                setting="log",
             )
 
 

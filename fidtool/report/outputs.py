@@ -71,11 +71,9 @@ def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> N
             raise InputError(
                 f"{option(setting)} needs the package matplotlib:",
                 "pip install 'fidtool[report]'",
-                setting=setting,
             )
         if file.suffix.lower() not in _SUFFIXES[setting]:
-            problem = f"{named}: the name must end in {_SUFFIXES[setting][0]}"
-            raise InputError(problem, setting=setting)
+            raise InputError(f"{named}: the name must end in {_SUFFIXES[setting][0]}")
         check_target(named, file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
             raise InputError(f"{named} must be a regular file, which lines can be added to")

@@ -60,7 +60,6 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
             raise InputError(
                 f"{setting} is for images with paths, which {path} does not have:",
                 remedy,
-                setting="captions",
             )
         count = planned.sampling.num or len(texts.listed)
         captions = texts.of(path, path, Numbered(count), range(count), count)
@@ -70,13 +69,11 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
         positions = np.argsort(np.argsort(images.lines))[positions]
     elif texts.listed:
         problem = f"{setting} has no paths"
-        check_numbers(problem, path, images.stored, "captions", "add a column path")
+        check_numbers(problem, path, images.stored, "add a column path")
     names = [images.stored[number] for number in images.order]
     captions = texts.of(path, images.prefix, names, positions, len(images.stored))
     if captions is None:
-        raise InputError(
-            f"{setting} names no image of {path}, such as {images.file(0)}", setting="captions"
-        )
+        raise InputError(f"{setting} names no image of {path}, such as {images.file(0)}")
     return dict(zip(images.order.tolist(), captions, strict=True))
 
 
@@ -91,7 +88,6 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
     if planned.holds == "stream" and images != len(captions):
         raise InputError(
             f"{option('captions')} has {format_count(len(captions), 'caption')}, but "
-            f"{planned.path} has {format_count(images, 'image')}",
-            setting="captions",
+            f"{planned.path} has {format_count(images, 'image')}"
         )
     return [captions[number] for number in statistics.order.tolist()]

@@ -234,5 +234,4 @@ def check_tf32(device: Device) -> None:
         raise InputError(
             f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {kind}:",
             "use fp32, bf16 or fp16",
-            setting="precision",
         )

@@ -344,7 +344,6 @@ class Extraction:
                 f"{option('max_skip')} {self.settings.max_skip:g} allows {allowed} ({example}):",
                 "fix them" if len(skipped) > 1 else "fix it",
                 f"pass {option('max_skip', enough)}",
-                setting="max_skip",
             )
         if len(skipped) == count:
             raise InputError(f"no file in {path} can be used ({example})")

@@ -117,7 +117,6 @@ class RunNetworks:
                     f"{choice.option('extractor', 'inception')} uses the features of {inception}:",
                     f"give both the same {option('weights')} and no other setting",
                     "choose a different network",
-                    setting=choice.named("extractor"),
                 )
             try:
                 states[layer] = fetch_state(choice, self._run.console.say)

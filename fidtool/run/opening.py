@@ -349,7 +349,6 @@ def _check_stream(
         raise InputError(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
-            setting="checkpoint",
         )
     if isinstance(request.given, Images) and request.given.generates and sampling.num is None:
         raise InputError(
@@ -378,7 +377,6 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
             "pass real images that are not in it",
-            setting="heldout",
         )
     if FAKE not in roles:
         return
@@ -391,7 +389,6 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
                 f"{option('max_duplicates')} needs records of the images, and {path} has none:",
                 "pass the images instead",
                 "create the file again with `fidtool stats`",
-                setting="max_duplicates",
             )
 
 
@@ -399,9 +396,7 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
     """Refuse a FAKE whose number of images is not the expected one."""
     if expect is not None and count != expect:
         found = "an unknown number of images" if count is None else count
-        raise InputError(
-            f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect"
-        )
+        raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}")
 
 
 def spell_once(
@@ -632,5 +627,4 @@ def _refuse_reference(fake: str, real: str) -> None:
     raise InputError(
         f"{fake} is a published reference, of real images, and cannot be {option('fake')}:",
         remedy,
-        setting="fake",
     )

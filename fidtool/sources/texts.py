@@ -54,8 +54,7 @@ class Texts:
             if len(self.listed) != count:
                 raise InputError(
                     f"{named} has {format_count(len(self.listed), self.what)} without paths of "
-                    f"images, but {path} has {format_count(count, 'image')}",
-                    setting=self.setting,
+                    f"images, but {path} has {format_count(count, 'image')}"
                 )
             texts.extend(self.listed[number] for number in numbers)
         else:
@@ -67,8 +66,7 @@ class Texts:
         if lacking:
             raise InputError(
                 f"{named} has no {self.what} of {format_count(len(lacking), 'image')} of {path} "
-                f"({lacking[0]})",
-                setting=self.setting,
+                f"({lacking[0]})"
             )
         return [text for text in texts if text]
 
@@ -100,8 +98,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     if suffix not in TABLES:
         raise InputError(
             f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with one "
-            f"{what} per line, or a folder of such files",
-            setting=setting,
+            f"{what} per line, or a folder of such files"
         )
     return _texts_in_table(place, suffix, setting, what, columns)
 

@@ -137,11 +137,15 @@ def render(text: str, spelling: Spelling = as_argument) -> str:
 
 @contextlib.contextmanager
 def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator[None]:
-    """Context manager in whose errors a setting has another name."""
+    """Context manager in whose errors a setting has another name, in the message and as the one
+    that the error concerns.
+    """
     try:
         yield
     except FidtoolError as error:
-        error.rename(setting, name)
+        error.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in error.args)
+        if error.setting == _field_of(setting):
+            error.setting = _field_of(name)
         raise
 
 
@@ -245,16 +249,6 @@ class FidtoolError(Exception):
         if subject and not problem.startswith(f"{subject}: "):
             self.args = (f"{subject}: {problem}", *remedies)
 
-    def rename(self, setting: str | MetricSetting, name: str | MetricSetting) -> None:
-        """Give a setting another name, in the message and as the one that the error concerns."""
-        self.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in self.args)
-        if self.setting == _field_of(setting):
-            self.setting = _field_of(name)
-
-    def append(self, note: str) -> None:
-        """Add text to the end of the message."""
-        self.note += note
-
     @property
     def stated(self) -> str:
         """What is wrong, with its settings as `option` returns them, for use in another message."""
@@ -297,6 +291,14 @@ class InputError(FidtoolError, ValueError):
     """
 
     exit_code = 2
+
+
+def missing_package(
+    user: str, package: str, extra: str, setting: SettingName | None = None
+) -> InputError:
+    """Return the error that ``user`` needs a package, which an extra of fidtool installs."""
+    remedy = f"pip install 'fidtool[{extra}]'"
+    return InputError(f"{user} needs the package {package}:", remedy, setting=setting)
 
 
 class LaunchError(InputError):
@@ -450,6 +452,13 @@ def message_of(error: BaseException) -> str:
     """
     message = error.text if isinstance(error, FidtoolError) else str(error)
     return " ".join(message.split()) or type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why the system refused something, without the file's name; of other exceptions, the
+    message.
+    """
+    return getattr(error, "strerror", None) or message_of(error)
 
 
 def in_short(error: BaseException, longest: int | None = 300) -> str:

@@ -18,7 +18,7 @@ from fidtool.features.protocol import (
     Definition,
     find_protocol,
 )
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 from fidtool.system.user_code import is_code_spec
 
 if TYPE_CHECKING:
@@ -458,4 +458,4 @@ def _check_name(choice: NetworkChoice) -> None:
             "package.module:NAME for a custom network"
         )
         close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
-        raise choice.refused("extractor", describe_unknown("extractor", extractor, close, listed))
+        raise unknown_name("extractor", extractor, close, listed, choice.setting)

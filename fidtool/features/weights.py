@@ -25,6 +25,7 @@ from fidtool.sources.contents import Files, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
+from fidtool.system.local_files import check_file
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -51,8 +52,7 @@ class State:
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
-    if not os.path.isfile(choice.weights):
-        raise InputError(f"no weights file {choice.weights} (from {choice.option('weights')})")
+    check_file(choice.weights, choice.option("weights"), "weights file")
     return Path(choice.weights)
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, option, renamed
+from fidtool.errors import InputError, missing_package, option, renamed
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
@@ -63,9 +63,7 @@ class LPIPS(PairMetric):
         from fidtool.features.weights import State, load_strictly
 
         if find_spec("lpips") is None:
-            raise InputError(
-                "LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics"
-            )
+            raise missing_package("LPIPS", "lpips", "lpips", "metrics")
         net = "alexnet" if self.net == "alex" else "vgg16"
         choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
         with renamed("weights", self.named("weights")):

@@ -25,7 +25,7 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 from fidtool.system.user_code import is_code_spec, load
 from fidtool.validation import Setting, declared_settings
 
@@ -119,10 +119,8 @@ def find_metric(spec: str) -> Requested:
         if name in NAMES and name not in numbers:
             name = NAMES[name].name
         close[name] = None
-    raise InputError(
-        describe_unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
-        setting="metrics",
-    )
+    listed = ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])
+    raise unknown_name("metric", spec, [*close], listed, "metrics")
 
 
 def _make(loaded: Any) -> Any:

@@ -18,7 +18,7 @@ from itertools import chain, compress, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError, option
+from fidtool.errors import InputError, RunError, option, reason_of
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import (
     DecodedImage,
@@ -232,7 +232,7 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
     verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
-    reason = getattr(error, "strerror", None) or str(error)
+    reason = reason_of(error)
     if isinstance(error, MemoryError):
         reason = "out of memory"
     problem = f"cannot {verb} {file}: {reason}"
@@ -284,8 +284,9 @@ def load(
         try:
             workers = Workers(decode, num_workers, patience)
         except (OSError, AssertionError) as error:
-            reason = getattr(error, "strerror", None) or error
-            complain(f"cannot start decoding workers ({reason}): decoding in the main process")
+            complain(
+                f"cannot start decoding workers ({reason_of(error)}): decoding in the main process"
+            )
     loading = _Loading(source, decode, workers, patience)
     tasks = loading.divide(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.

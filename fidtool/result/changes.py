@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fidtool.errors import InputError, ResultWarning, option
+from fidtool.errors import InputError, ResultWarning, option, reason_of
 from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import legible, shorten
@@ -117,7 +117,7 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
     try:
         lines = read_file(file).split(b"\n")
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{file} cannot be read: {reason_of(error)}") from None
     results = []
     problems = []
     for number, line in enumerate(lines, 1):

@@ -150,7 +150,7 @@ def open_run(
         )
 
     def on_failure(error: FidtoolError, prints: bool) -> None:
-        error.append(finished.advice())
+        error.note += finished.advice()
         console.fail(error, prints)
 
     if not _running.acquire(blocking=False):
@@ -190,7 +190,7 @@ def open_run(
                 )
         except FidtoolError as error:
             if not error.printed:
-                error.append(finished.advice())
+                error.note += finished.advice()
             raise
         finally:
             _running.release()

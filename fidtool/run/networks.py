@@ -125,7 +125,7 @@ class RunNetworks:
         if failed:
             first, *others = failed
             if others:
-                failed[first].append(f"; nor are there weights for {' and '.join(others)}")
+                failed[first].note += f"; nor are there weights for {' and '.join(others)}"
             raise failed[first]
         return states
 

@@ -223,7 +223,7 @@ def complete_settings(
     try:
         return replace(settings, **taken), line
     except InputError as error:
-        error.append(f" ({line})")
+        error.note += f" ({line})"
         raise
 
 

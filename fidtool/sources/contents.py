@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from fidtool.errors import FidtoolError, InputError, message_of
+from fidtool.errors import FidtoolError, InputError, message_of, reason_of
 from fidtool.sources.kinds import HEAD, refuse_foreign
 from fidtool.system.background import in_background
 from fidtool.system.local_files import open_regular
@@ -387,7 +387,7 @@ def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]
                 "can run code:",
                 "save arrays of numbers, with numpy.savez",
             ) from None
-        reason = getattr(error, "strerror", None) or message_of(error)
+        reason = reason_of(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
         if reason == "File is not a zip file":  # users need not know that an .npz is one

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fidtool.errors import InputError, message_of
+from fidtool.system.local_files import check_file
 
 Made = TypeVar("Made")
 # The content of each file that was run, by the name of its module.
@@ -41,8 +42,8 @@ def load(
     path, _, name = spec.rpartition(":")
     file = Path(path)
     is_file = file.suffix == ".py"
-    if is_file and not os.path.isfile(file):
-        raise InputError(f"no file {path} (from {named})")
+    if is_file:
+        check_file(path, named)
     try:
         if is_file:
             module = _module_of(file, reuse)

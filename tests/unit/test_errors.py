@@ -76,7 +76,7 @@ def test_a_setting_of_a_metric_can_have_another_name_as_well() -> None:
 def test_remedies_and_a_note_can_be_added() -> None:
     error = InputError("a is not b:", "give c")
     error.advise("leave d out")
-    error.append(" (from e)")
+    error.note += " (from e)"
     assert str(error) == "a is not b: give c, or leave d out (from e)"
 
 
@@ -135,7 +135,7 @@ def test_an_error_of_a_programs_own_class_reaches_other_ranks() -> None:
             self.lock = threading.Lock()
 
     error = OwnError(3, "x")
-    error.append("; d")
+    error.note += "; d"
     other = pickle.loads(pickle.dumps(error))
     assert (type(other), str(other), other.setting) == (InputError, "code 3: look at x; d", "num")
     assert other.exit_code == 2

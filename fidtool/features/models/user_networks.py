@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import IO
@@ -25,7 +24,7 @@ from fidtool.features.network import Network
 from fidtool.features.weights import silent_logging
 from fidtool.sources.contents import Files, explain_errors, read_head
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import check_file, read_file
 from fidtool.system.user_code import load
 
 _EXTRA = "fidtool.json"
@@ -55,8 +54,7 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     path = choice.extractor
-    if not os.path.isfile(path):
-        raise InputError(f"no file {path} (from {choice.option('extractor', path)})")
+    check_file(path, choice.option("extractor", path))
     with explain_errors(path):
         content = read_file(path)
     module, extra = _loaded(choice, io.BytesIO(content))

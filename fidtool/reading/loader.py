@@ -225,6 +225,11 @@ def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImag
     raise InputError(f"{pair}:", remedy, setting="crop")
 
 
+def unusable_file(problem: str) -> InputError:
+    """Return the error about an image file for a run that skips none."""
+    return InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
+
+
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """Return an image that cannot be decoded as it is recorded, or raises the error that ends the
     run.
@@ -246,7 +251,7 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if isinstance(error, NeedsRangeError):
         raise InputError(problem) from None
     if not options.skip:
-        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}") from None
+        raise unusable_file(problem) from None
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 

@@ -185,8 +185,8 @@ def _refuse_image(path: str, file: str) -> None:
         raise InputError(
             f"{path} {what}, not a set of images:",
             "pass its folder",
-            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
-            "in Python, pass fidtool.Images([path, …])",
+            "a list of paths: a .txt or .csv file, standard input (-), or in Python "
+            "fidtool.Images([path, …])",
         )
 
 

@@ -518,9 +518,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     wanted = "no Inception weights"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
-        "FIDTOOL_WEIGHTS=FILE",
-        "run `fidtool weights --download` on a machine with internet access and copy the cache "
-        "folder (FIDTOOL_CACHE)",
+        "FIDTOOL_WEIGHTS=FILE"
     ]
     if classifier:
         wanted += " with the classifier"

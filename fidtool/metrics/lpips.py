@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, missing_package, option, renamed
+from fidtool.errors import InputError, missing_package, renamed
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number
+from fidtool.metrics.metric import METRICS, Number, not_computable
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.names import shorten
 from fidtool.validation import File, Setting, text_of
@@ -95,11 +95,9 @@ class LPIPS(PairMetric):
                     return float(model(*inputs))
                 except RuntimeError as error:
                     height, width, _ = real.shape
-                    raise InputError(
-                        f"LPIPS' network fails on {width}×{height} pixels "
-                        f"({shorten(str(error), 80)}):",
-                        f"omit lpips from {option('metrics')}",
-                        setting="metrics",
+                    fault = shorten(str(error), 80)
+                    raise not_computable(
+                        self, f"LPIPS' network fails on {width}×{height} pixels ({fault}):"
                     ) from None
 
         return compare

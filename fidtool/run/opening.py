@@ -22,6 +22,7 @@ from fidtool.features.protocol import (
     Definition,
 )
 from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.metric import not_computable
 from fidtool.names import format_count
 from fidtool.result.explanations import NotComputed
 from fidtool.run.captions import with_captions
@@ -368,11 +369,8 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
             raise InputError(f"{path} has statistics already:", "pass the images instead")
         pairs = set_needs(settings, STORED).pairs
         if pairs:
-            raise InputError(
-                f"{pairs[0].name} compares pairs of images, but there is only one set:",
-                f"omit it from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = f"{pairs[0].name} compares pairs of images, but there is only one set:"
+            raise not_computable(pairs[0], problem)
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",

@@ -252,7 +252,7 @@ class FidtoolError(Exception):
     @property
     def stated(self) -> str:
         """What is wrong, with its settings as `option` returns them, for use in another message."""
-        return str(self.args[0]).removesuffix(":" if self.args[1:] else "")
+        return str(self.args[0]).removesuffix(":")
 
     @property
     def problem(self) -> str:

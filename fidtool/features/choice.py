@@ -399,17 +399,15 @@ def no_protocol(
     own way.
     """
     network = choice.extractor
-    setting: SettingName = choice.setting
     unwanted = f"protocol={protocol}"
     if choice.apart:
         network = choice.option("extractor", network)
-        setting = asked
         unwanted = option(asked)
     return InputError(
         f"{choice.option('protocol', protocol)} cannot be combined with {network}, which prepares "
         f"the images with its own transform{transform}:",
         f"omit {unwanted}",
-        setting=setting,
+        setting=asked if choice.apart else None,
     )
 
 

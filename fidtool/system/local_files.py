@@ -83,8 +83,7 @@ def in_time(what: str, work: Callable[[], T], seconds: float) -> T:
         what = " and ".join(_reading) or what
         limit = f"within {seconds:g} s ({option('timeout')})"
         raise RunError(
-            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer",
-            setting="timeout",
+            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer"
         ) from None
 
 

@@ -58,8 +58,7 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
             remedy = "pass the images instead"
         if content.file is not None or not texts.listed:
             raise InputError(
-                f"{setting} is for images with paths, which {path} does not have:",
-                remedy,
+                f"{setting} is for images with paths, which {path} does not have:", remedy
             )
         count = planned.sampling.num or len(texts.listed)
         captions = texts.of(path, path, Numbered(count), range(count), count)

@@ -623,6 +623,5 @@ def _refuse_reference(fake: str, real: str) -> None:
     if own:
         remedy = "pass generated images"
     raise InputError(
-        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:",
-        remedy,
+        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:", remedy
     )

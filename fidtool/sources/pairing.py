@@ -86,8 +86,7 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
     position = option("pairs", "position")
     if len(named) == 2:
         raise InputError(
-            f"{position} is for arrays and lists, and {named[0].path} is neither:",
-            in_order,
+            f"{position} is for arrays and lists, and {named[0].path} is neither:", in_order
         )
     for images in named:
         check_numbers(position, images.path, images.stored, in_order)

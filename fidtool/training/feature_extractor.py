@@ -248,10 +248,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             weights=weights,
         )
     if settings.further:
-        raise InputError(
-            f"{option('feature', feature)} has several networks:",
-            "pass one of them",
-        )
+        raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them")
     apart = weights is not None or protocol is not None
     return replace(settings.network, setting="feature", apart=apart)
 

@@ -250,6 +250,16 @@ def test_an_error_about_one_setting_names_it() -> None:
         assert render(refused.value.text, as_flag).split()[0] == as_flag(name)
 
 
+def test_the_setting_is_the_first_that_the_problem_names() -> None:
+    of_metric = option(KID.named("subset_size"), 5)
+    remedy = f"pass {option('seed')}"
+    problem = f"{option('num')} and {option('crop')} contradict each other:"
+    assert InputError(problem, remedy).setting == "num"
+    assert InputError(problem, remedy, setting="crop").setting == "crop"
+    assert InputError(f"{of_metric} is large:", remedy).setting == "subset_size"
+    assert InputError("a is not b:", remedy).setting is None
+
+
 def test_a_long_value_is_not_printed_whole() -> None:
     with pytest.raises(
         InputError, match=r"^labels must be a string, not \[0, 1, 2, .*…$"

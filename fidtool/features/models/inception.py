@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_weights
 
-from fidtool.errors import FidtoolError, InputError, RunError, option, reason_of, redact
+from fidtool.errors import FidtoolError, InputError, RunError, option, redact
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import (
@@ -41,6 +41,7 @@ from fidtool.features.protocol import (
     Protocol,
 )
 from fidtool.features.resize import Preparation
+from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
 from fidtool.system.local_files import check_file
@@ -409,10 +410,9 @@ def _read(path: Path) -> Weights:
     """Read a weights file, converted or original."""
     if path == converted_path():
         return _read_converted(path)
-    try:
-        return _parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(f"cannot read the weights file {path}: {reason_of(error)}") from None
+    with explain_errors(f"the weights file {path}"):
+        data = path.read_bytes()
+    return _parse(data, str(path))
 
 
 def _read_converted(path: Path) -> Weights:

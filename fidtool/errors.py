@@ -428,14 +428,17 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
 
 
 @contextlib.contextmanager
-def about(subject: str) -> Iterator[None]:
+def about(subject: str = "", setting: str | None = None) -> Iterator[None]:
     """Context manager that begins the messages of errors raised in the block with ``subject``, such
     as "CMMD's".
+
+    Errors that concern no setting then concern ``setting``.
     """
     try:
         yield
     except FidtoolError as error:
         error.begin_with(subject)
+        error.setting = error.setting or setting
         raise
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, about, brief, option
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
@@ -103,8 +103,7 @@ def find_metric(spec: str) -> Requested:
     if fold(spec) == ALL:
         raise InputError(
             f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
-            "computed",
-            setting="metrics",
+            "computed"
         )
     if is_code_spec(spec):
         named = option("metrics", spec)
@@ -120,7 +119,7 @@ def find_metric(spec: str) -> Requested:
             name = NAMES[name].name
         close[name] = None
     listed = ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])
-    raise unknown_name("metric", spec, [*close], listed, "metrics")
+    raise unknown_name("metric", spec, [*close], listed)
 
 
 def _make(loaded: Any) -> Any:
@@ -153,6 +152,7 @@ METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
 """The settings of the built-in metrics by `key_of`, with the metrics."""
 
 
+@about(setting="metrics")
 def select_metrics(
     metrics: object, values: Mapping[str, Any] | None = None, needed: Collection[str] = ()
 ) -> tuple[Requested, ...]:
@@ -179,8 +179,7 @@ def select_metrics(
             elif known.metric != new.metric and not new.optional:
                 raise InputError(
                     f"the metric {new.metric.name} is requested twice, with different settings or "
-                    "classes",
-                    setting="metrics",
+                    "classes"
                 )
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}")
@@ -244,16 +243,13 @@ def _check_names(metrics: Sequence[Metric]) -> None:
                 raise InputError(
                     f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:",
                     "rename one of them",
-                    setting="metrics",
                 )
 
 
 def _check_declaration(metric: Metric, named: str) -> None:
     """Refuse a custom metric whose class is incomplete."""
     if not isinstance(metric, Metric):
-        raise InputError(
-            f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics"
-        )
+        raise InputError(f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric")
     kind = type(metric)
     if kind in BUILT_IN.values():
         return
@@ -264,7 +260,6 @@ def _check_declaration(metric: Metric, named: str) -> None:
             f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
             "write @dataclass(frozen=True, kw_only=True) above it, and numbers = "
             "(fidtool.Number(...),) in it",
-            setting="metrics",
         )
     is_of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
     has_own_layer = metric.layer not in (FEATURES, SPATIAL, PIXELS)
@@ -274,5 +269,4 @@ def _check_declaration(metric: Metric, named: str) -> None:
             f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
             f"name {PIXELS!r} in a PairMetric without features",
             "any other name where network() returns one",
-            setting="metrics",
         )

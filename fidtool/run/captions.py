@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, about, option
 from fidtool.names import format_count
 from fidtool.run.sets import FAKE, Content, SetPlan
 from fidtool.settings.settings import Settings
@@ -19,6 +19,7 @@ from fidtool.statistics.set_statistics import Statistics
 _COLUMNS = ("caption", "text", "prompt", "captions", "description")
 
 
+@about(setting="captions")
 def with_captions(
     contents: Mapping[SetPlan, Content], settings: Settings
 ) -> dict[SetPlan, Content]:
@@ -33,7 +34,6 @@ def with_captions(
         raise InputError(
             f"{metrics[0].numbers[0].title} needs the captions of the images:",
             f"pass {option('captions', ...)}",
-            setting="captions",
         )
     if isinstance(given, tuple):
         texts = Texts("", "captions", "caption", {}, given)

@@ -223,7 +223,7 @@ class FidtoolError(Exception):
         if setting is not None:
             self.setting = _field_of(setting)
         elif named is not None:
-            self.setting = named[1].rpartition(_WITHIN)[2]
+            self.setting = named[1].rpartition(_WITHIN)[2] or None  # a hostile text may name none
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or

@@ -137,11 +137,15 @@ def render(text: str, spelling: Spelling = as_argument) -> str:
 
 @contextlib.contextmanager
 def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator[None]:
-    """Context manager in whose errors a setting has another name."""
+    """Context manager in whose errors a setting has another name, in the message and as the one
+    that the error concerns.
+    """
     try:
         yield
     except FidtoolError as error:
-        error.rename(setting, name)
+        error.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in error.args)
+        if error.setting == _field_of(setting):
+            error.setting = _field_of(name)
         raise
 
 
@@ -192,7 +196,8 @@ class FidtoolError(Exception):
         problem: what is wrong, and where.
         remedies: alternative ways to fix it, as phrases such as "pass more images". The message
             appends them after a semicolon, or after the colon that ends ``problem``.
-        setting: name of the setting that the error concerns, as `option` takes it.
+        setting: name of the setting that the error concerns, as `option` takes it, if the problem
+            does not name it first.
 
     Attributes:
         setting: the keyword of this setting, or the field of its metric's class; None for an error
@@ -213,7 +218,12 @@ class FidtoolError(Exception):
 
     def __init__(self, problem: str, *remedies: str, setting: SettingName | None = None) -> None:
         super().__init__(problem, *remedies)
-        self.setting = None if setting is None else _field_of(setting)
+        named = _OPTION.search(str(problem))
+        self.setting = None
+        if setting is not None:
+            self.setting = _field_of(setting)
+        elif named is not None:
+            self.setting = named[1].rpartition(_WITHIN)[2] or None  # a hostile text may name none
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or
@@ -239,20 +249,10 @@ class FidtoolError(Exception):
         if subject and not problem.startswith(f"{subject}: "):
             self.args = (f"{subject}: {problem}", *remedies)
 
-    def rename(self, setting: str | MetricSetting, name: str | MetricSetting) -> None:
-        """Give a setting another name, in the message and as the one that the error concerns."""
-        self.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in self.args)
-        if self.setting == _field_of(setting):
-            self.setting = _field_of(name)
-
-    def append(self, note: str) -> None:
-        """Add text to the end of the message."""
-        self.note += note
-
     @property
     def stated(self) -> str:
         """What is wrong, with its settings as `option` returns them, for use in another message."""
-        return str(self.args[0]).removesuffix(":" if self.args[1:] else "")
+        return str(self.args[0]).removesuffix(":")
 
     @property
     def problem(self) -> str:
@@ -291,6 +291,14 @@ class InputError(FidtoolError, ValueError):
     """
 
     exit_code = 2
+
+
+def missing_package(
+    user: str, package: str, extra: str, setting: SettingName | None = None
+) -> InputError:
+    """Return the error that ``user`` needs a package, which an extra of fidtool installs."""
+    remedy = f"pip install 'fidtool[{extra}]'"
+    return InputError(f"{user} needs the package {package}:", remedy, setting=setting)
 
 
 class LaunchError(InputError):
@@ -420,14 +428,17 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
 
 
 @contextlib.contextmanager
-def about(subject: str) -> Iterator[None]:
+def about(subject: str = "", setting: str | None = None) -> Iterator[None]:
     """Context manager that begins the messages of errors raised in the block with ``subject``, such
     as "CMMD's".
+
+    Errors that concern no setting then concern ``setting``.
     """
     try:
         yield
     except FidtoolError as error:
         error.begin_with(subject)
+        error.setting = error.setting or setting
         raise
 
 
@@ -444,6 +455,13 @@ def message_of(error: BaseException) -> str:
     """
     message = error.text if isinstance(error, FidtoolError) else str(error)
     return " ".join(message.split()) or type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why the system refused something, without the file's name; of other exceptions, the
+    message.
+    """
+    return getattr(error, "strerror", None) or message_of(error)
 
 
 def in_short(error: BaseException, longest: int | None = 300) -> str:

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from os.path import splitext
 
-from fidtool.errors import redact, render
+from fidtool.errors import InputError, SettingName, redact, render
 
 # Control characters, line separators, changes of the writing direction, lone surrogates (with which
 # Python represents bytes that are not UTF-8), and code points that are not characters.
@@ -99,13 +99,18 @@ def suggestion(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def describe_unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
-    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose
-    from fid, kid``.
+def unknown_name(
+    what: str,
+    name: str,
+    close: Sequence[str],
+    listed: str,
+    setting: SettingName | None = None,
+) -> InputError:
+    """Return the error for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from
+    fid, kid``.
     """
-    if not close:
-        return f"unknown {what} {name!r}; choose from {listed}"
-    return f"unknown {what} {name!r}; did you mean {', '.join(close)}? Choose from {listed}"
+    hint = f"did you mean {', '.join(close)}? Choose" if close else "choose"
+    return InputError(f"unknown {what} {name!r}; {hint} from {listed}", setting=setting)
 
 
 def legible(text: str) -> str:

@@ -61,8 +61,7 @@ def black_and_white(value: object) -> tuple[float, float]:
             return black, white
     raise InputError(
         f"{option('value_range')} must be two numbers that rise from black to white, such as "
-        f"0,1 or -1,1, not {brief(value)}",
-        setting="value_range",
+        f"0,1 or -1,1, not {brief(value)}"
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.cli.output import local_file
-from fidtool.errors import InputError, about, message_of
+from fidtool.errors import InputError, about, message_of, reason_of
 from fidtool.features.choice import networks_of
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
@@ -106,7 +106,7 @@ def _read_table(path: Path, file: str, is_optional: bool) -> Mapping[str, Any] |
             if isinstance(error, FileNotFoundError) and not path.is_symlink():
                 return None
             remedies = ["pass `--config /dev/null` to read none"]
-        raise InputError(f"{file} cannot be read: {error.strerror or error}", *remedies) from None
+        raise InputError(f"{file} cannot be read: {reason_of(error)}", *remedies) from None
     toml: Any = None
     for name in ("tomllib", "tomli"):
         if toml is None and find_spec(name) is not None:

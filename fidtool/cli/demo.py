@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from fidtool.cli.options import Command
 from fidtool.cli.output import as_flag
 from fidtool.distributed.launch import discover
-from fidtool.errors import InputError
+from fidtool.errors import InputError, reason_of
 from fidtool.settings.record import origin_of
 from fidtool.settings.settings import Settings
 from fidtool.system.console import Console
@@ -53,7 +53,7 @@ def demo(folder: str) -> None:
         real, fake = make_sets(Path(folder))
     except OSError as error:
         raise InputError(
-            f"cannot write images to {folder}: {error.strerror or error}", "pass --folder"
+            f"cannot write images to {folder}: {reason_of(error)}", "pass --folder"
         ) from None
     imitations = f"{COUNT} blurred, recoloured ones in {fake}"
     click.echo(f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {imitations}.")

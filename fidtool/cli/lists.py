@@ -35,7 +35,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, find_metric
-from fidtool.names import closest, describe_unknown, fold, format_count
+from fidtool.names import closest, fold, format_count, unknown_name
 from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, find_reference
 from fidtool.references.files import PublishedFile, fetch, folder, published_files
 from fidtool.settings.presets import PRESETS, Preset, find_preset
@@ -170,7 +170,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         begun = [known for known in _TOPICS if known.startswith(name)]
         if len(begun) != 1:
             close = begun or closest(name, _TOPICS)
-            raise InputError(describe_unknown("topic", topic, close, ", ".join(_TOPICS)))
+            raise unknown_name("topic", topic, close, ", ".join(_TOPICS))
         name = begun[0]
     text = (_PAGES / f"{name}.md").read_text("utf-8").rstrip()
     if on_terminal():

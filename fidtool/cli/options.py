@@ -122,7 +122,7 @@ class Command(click.Command):
                 return super().invoke(ctx)
         except FidtoolError as error:
             if error.setting in filed:
-                error.append(f" ({error.setting} in {file})")
+                error.note += f" ({error.setting} in {file})"
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -16,7 +16,15 @@ from typing import Any, TextIO
 import click
 
 from fidtool.distributed.launch import discover
-from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, render
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    MetricSetting,
+    RunError,
+    as_argument,
+    reason_of,
+    render,
+)
 from fidtool.names import legible
 from fidtool.system.cache_dir import (
     atomic_write,
@@ -170,7 +178,7 @@ def print_lines(lines: Sequence[str]) -> None:
     except BrokenPipeError:
         raise  # the reader has enough: click exits in silence
     except OSError as error:
-        reason = error.strerror or error
+        reason = reason_of(error)
         raise RunError(f"the result could not be written to stdout ({reason})") from None
 
 
@@ -298,7 +306,7 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
         try:
             write(content)
         except OSError as error:
-            problems.append(f"{place} ({error.strerror or error})")
+            problems.append(f"{place} ({reason_of(error)})")
 
     attempt(print_whole, printed, "stdout")
     for file, write in files.items():

@@ -10,7 +10,7 @@ import click
 
 from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
 from fidtool.cli.output import as_flag, check_early, console_of, output_file
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, reason_of
 from fidtool.features.protocol import WRITTEN_LAYOUTS, find_protocol
 from fidtool.settings.settings import OUTPUT, Settings, StatisticsSettings
 
@@ -189,7 +189,7 @@ def _write(
         write_statistics(target, statistics, layout, images, overwrite=force)
     except OSError as error:
         raise RunError(
-            f"the statistics could not be written to {target}: {error.strerror or error}"
+            f"the statistics could not be written to {target}: {reason_of(error)}"
         ) from None
     said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]
     console.say(f"wrote {target}: {', '.join(said)}")

@@ -22,9 +22,14 @@ from numpy.typing import NDArray
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.statistics.moments import ExactMoments, better_step, step_remedy
+from fidtool.statistics.moments import (
+    ExactMoments,
+    better_step,
+    not_finite,
+    unsuitable_step,
+)
 from fidtool.statistics.set_statistics import Gaussian
 
 # Length of a vector in units of the step whose square is 2 ** 51.
@@ -137,20 +142,18 @@ def quantize_features(
         )
     length = _longest(sets, settings.world)
     if not math.isfinite(length):
-        raise on_every_rank(
-            RunError("a feature is NaN or infinite:", "check the network's weights and its input")
-        )
+        raise on_every_rank(not_finite())
     step = settings.feature_step
     if length > 0.0:
         rounding = 0.5 * math.sqrt(sets[0].shape[1])  # at most, of a vector
         step = min(step, math.floor(math.log2((_LONGEST - rounding) / length)))
         if length * 2.0**step < 2.0**_FEWEST_BITS:
             raise on_every_rank(
-                RunError(
+                unsuitable_step(
                     f"the longest feature vector has length {length:g}, which leaves fewer than "
                     f"{_FEWEST_BITS} bits at feature_step {step}:",
-                    step_remedy("feature_step", better_step(0, length)),
-                    setting="feature_step",
+                    "feature_step",
+                    better_step(0, length),
                 )
             )
     return [QuantizedFeatures(features, step, settings.device, settings.world) for features in sets]

@@ -24,7 +24,15 @@ from fidtool.distributed.watchdog import (
     first_line,
     get_all,
 )
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    LaunchError,
+    RunError,
+    on_every_rank,
+    option,
+    reason_of,
+)
 from fidtool.system.background import call_with_timeout
 from fidtool.validation import LONGEST_SECONDS
 
@@ -120,7 +128,7 @@ def _await_server(address: tuple[str, int], deadline: float) -> None:
             return
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise RuntimeError(error.strerror or str(error)) from error
+                raise RuntimeError(reason_of(error)) from error
         time.sleep(_RETRY_SECONDS)
 
 

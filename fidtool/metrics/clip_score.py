@@ -51,7 +51,6 @@ class CLIPScore(OfCLIP):
             raise InputError(
                 f"{option(setting, self.extractor)} has no text network:",
                 f"name a model of open_clip, as {_USUAL}",
-                setting=setting,
             )
         return replace(choice, protocol="openai")
 

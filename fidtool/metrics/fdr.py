@@ -17,6 +17,7 @@ from fidtool.metrics.metric import (
     Number,
     Requirement,
     Values,
+    not_computable,
 )
 
 if TYPE_CHECKING:
@@ -58,12 +59,11 @@ class FDR(FID):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor not in DENOMINATORS:
-            raise InputError(
+            raise not_computable(
+                self,
                 f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not "
                 f"{facts.extractor}:",
                 f"pass {option('preset', 'fdr6')}",
-                f"omit fdr from {option('metrics')}",
-                setting="metrics",
             )
         stated = facts.definition
         if stated is None or not stated.standard:

@@ -7,7 +7,15 @@ from typing import ClassVar
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import SPATIAL
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
+from fidtool.metrics.metric import (
+    FeatureSet,
+    Metric,
+    MetricContext,
+    MetricFacts,
+    Number,
+    Values,
+    not_computable,
+)
 
 FEWEST_IMAGES = 5000
 """The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""
@@ -73,16 +81,12 @@ class SpatialFID(FID):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor != "inception":
-            raise InputError(
-                "sFID is defined for Inception only:",
-                f"omit {option('extractor')}, or sfid from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = "sFID is defined for Inception only:"
+            raise not_computable(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims in (64, 192):
             raise InputError(
                 f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not "
-                f"{facts.requested_dims}",
-                setting="dims",
+                f"{facts.requested_dims}"
             )
 
 
@@ -118,12 +122,11 @@ class FIDInfinity(Metric):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
-            raise InputError(
+            raise not_computable(
+                self,
                 f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} "
                 "dimensions:",
                 "use a smaller network",
-                f"omit fid-infinity from {option('metrics')}",
-                setting="metrics",
             )
         super().check(facts)
 

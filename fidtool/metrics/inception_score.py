@@ -17,6 +17,7 @@ from fidtool.metrics.metric import (
     Number,
     Requirement,
     Values,
+    not_computable,
 )
 from fidtool.validation import Setting
 
@@ -69,24 +70,18 @@ class InceptionScore(Metric):
 
     def check(self, facts: MetricFacts) -> None:
         needs = f"the Inception Score needs Inception's {_DIMS} features"
-        omit = f"omit 'is' from {option('metrics')}"
         of_parts = self.named("part_size")
         of_splits = self.named("splits")
         stated = facts.definition
         if facts.extractor != "inception":
-            raise InputError(
-                f"{needs}, not those of {facts.extractor}:",
-                f"omit {option('extractor')}",
-                omit,
-                setting="metrics",
-            )
+            problem = f"{needs}, not those of {facts.extractor}:"
+            raise not_computable(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims not in (None, _DIMS):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
             raise InputError(
                 f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:",
                 "set one of them",
-                setting=of_parts,
             )
         if stated is None and facts.dims is not None:
             raise InputError(
@@ -96,9 +91,7 @@ class InceptionScore(Metric):
                 setting="metrics",
             )
         if stated is not None and (stated.extractor != INCEPTION or stated.dims != _DIMS):
-            raise InputError(
-                f"{needs}, not the {stated.dims} of {stated.extractor}:", omit, setting="metrics"
-            )
+            raise not_computable(self, f"{needs}, not the {stated.dims} of {stated.extractor}:")
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
             raise InputError(
                 f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",

@@ -73,7 +73,6 @@ class KID(Metric):
                 raise InputError(
                     f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:",
                     f"omit it, or pass another {option(self.named('kernel'))}",
-                    setting=name,
                 )
         super().check(facts)
 

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, option, renamed
+from fidtool.errors import InputError, missing_package, renamed
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number
+from fidtool.metrics.metric import METRICS, Number, not_computable
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.names import shorten
 from fidtool.validation import File, Setting, text_of
@@ -63,9 +63,7 @@ class LPIPS(PairMetric):
         from fidtool.features.weights import State, load_strictly
 
         if find_spec("lpips") is None:
-            raise InputError(
-                "LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics"
-            )
+            raise missing_package("LPIPS", "lpips", "lpips", "metrics")
         net = "alexnet" if self.net == "alex" else "vgg16"
         choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
         with renamed("weights", self.named("weights")):
@@ -97,11 +95,9 @@ class LPIPS(PairMetric):
                     return float(model(*inputs))
                 except RuntimeError as error:
                     height, width, _ = real.shape
-                    raise InputError(
-                        f"LPIPS' network fails on {width}×{height} pixels "
-                        f"({shorten(str(error), 80)}):",
-                        f"omit lpips from {option('metrics')}",
-                        setting="metrics",
+                    fault = shorten(str(error), 80)
+                    raise not_computable(
+                        self, f"LPIPS' network fails on {width}×{height} pixels ({fault}):"
                     ) from None
 
         return compare
@@ -132,7 +128,7 @@ def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     names = entries.__members__
     if weights not in (None, *names):
         problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
-        raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
+        raise InputError(f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
     remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"
     with downloading(choice, entry.url, remedy, say):

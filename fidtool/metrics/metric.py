@@ -313,12 +313,8 @@ class Metric(Validated):
         facts are known.
         """
         if facts.images is not None and facts.images < self.fewest:
-            raise TooFewImagesError(
-                f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and "
-                f"{facts.has}:",
-                f"omit {self.name} from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and "
+            raise not_computable(self, f"{problem}{facts.has}:", kind=TooFewImagesError)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         """Download weights that this metric alone needs.
@@ -367,6 +363,14 @@ class Metric(Validated):
             definition: the definition of the features; None if it is unknown.
         """
         return {name: getattr(self, name) for name in declared_settings(type(self))}
+
+
+def not_computable(
+    metric: Metric, problem: str, *remedies: str, kind: type[InputError] = InputError
+) -> InputError:
+    """Return the error that a metric cannot be computed in this run."""
+    omit = f"omit {metric.name!r} from {option('metrics')}"
+    return kind(problem, *remedies, omit, setting="metrics")
 
 
 def mean_of(

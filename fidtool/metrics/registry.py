@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, about, brief, option
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
@@ -25,7 +25,7 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 from fidtool.system.user_code import is_code_spec, load
 from fidtool.validation import Setting, declared_settings
 
@@ -103,12 +103,11 @@ def find_metric(spec: str) -> Requested:
     if fold(spec) == ALL:
         raise InputError(
             f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
-            "computed",
-            setting="metrics",
+            "computed"
         )
     if is_code_spec(spec):
         named = option("metrics", spec)
-        metric, source = load(spec, _make, named, "metrics", reuse=True)
+        metric, source = load(spec, _make, named, reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     numbers = set[str]()
@@ -119,10 +118,8 @@ def find_metric(spec: str) -> Requested:
         if name in NAMES and name not in numbers:
             name = NAMES[name].name
         close[name] = None
-    raise InputError(
-        describe_unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
-        setting="metrics",
-    )
+    listed = ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])
+    raise unknown_name("metric", spec, [*close], listed)
 
 
 def _make(loaded: Any) -> Any:
@@ -155,6 +152,7 @@ METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
 """The settings of the built-in metrics by `key_of`, with the metrics."""
 
 
+@about(setting="metrics")
 def select_metrics(
     metrics: object, values: Mapping[str, Any] | None = None, needed: Collection[str] = ()
 ) -> tuple[Requested, ...]:
@@ -170,8 +168,7 @@ def select_metrics(
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
-            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}",
-            setting="metrics",
+            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}"
         )
     chosen = dict[str, Requested]()
     for item in listed:
@@ -182,21 +179,16 @@ def select_metrics(
             elif known.metric != new.metric and not new.optional:
                 raise InputError(
                     f"the metric {new.metric.name} is requested twice, with different settings or "
-                    "classes",
-                    setting="metrics",
+                    "classes"
                 )
     if not chosen:
-        raise InputError(
-            f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}",
-            setting="metrics",
-        )
+        raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}")
     for key in needed:
         owner = METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             raise InputError(
                 f"{option(key)} is a setting of {owner}, which is not computed:",
                 f"add {owner} to {option('metrics')}",
-                setting=key,
             )
     _check_names([asked.metric for asked in chosen.values()])
     return tuple(chosen.values())
@@ -251,16 +243,13 @@ def _check_names(metrics: Sequence[Metric]) -> None:
                 raise InputError(
                     f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:",
                     "rename one of them",
-                    setting="metrics",
                 )
 
 
 def _check_declaration(metric: Metric, named: str) -> None:
     """Refuse a custom metric whose class is incomplete."""
     if not isinstance(metric, Metric):
-        raise InputError(
-            f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics"
-        )
+        raise InputError(f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric")
     kind = type(metric)
     if kind in BUILT_IN.values():
         return
@@ -271,7 +260,6 @@ def _check_declaration(metric: Metric, named: str) -> None:
             f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
             "write @dataclass(frozen=True, kw_only=True) above it, and numbers = "
             "(fidtool.Number(...),) in it",
-            setting="metrics",
         )
     is_of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
     has_own_layer = metric.layer not in (FEATURES, SPATIAL, PIXELS)
@@ -281,5 +269,4 @@ def _check_declaration(metric: Metric, named: str) -> None:
             f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
             f"name {PIXELS!r} in a PairMetric without features",
             "any other name where network() returns one",
-            setting="metrics",
         )

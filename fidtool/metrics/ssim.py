@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fidtool.errors import InputError, option
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number
+from fidtool.metrics.metric import METRICS, Number, not_computable
 from fidtool.metrics.pairs import PairMetric
 from fidtool.validation import Setting
 
@@ -110,11 +109,10 @@ class MultiScaleSSIM(PairMetric):
 def _check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
     height, width, _ = image.shape
     if min(height, width) < least:
-        raise InputError(
+        raise not_computable(
+            metric,
             f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
             f"has {width}×{height}:",
-            f"omit {metric.name} from {option('metrics')}",
-            setting="metrics",
         )
 
 

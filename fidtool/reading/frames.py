@@ -69,7 +69,6 @@ def split(content: Read, max_pixels: int) -> Sequence[Read]:
             "passed:",
             "pass its path or bytes",
             "a copy() of each frame",
-            setting="frames",
         )
     if not isinstance(content, bytes):
         return [content]

@@ -18,7 +18,7 @@ from itertools import chain, compress, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError, option
+from fidtool.errors import InputError, RunError, option, reason_of
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import (
     DecodedImage,
@@ -225,6 +225,11 @@ def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImag
     raise InputError(f"{pair}:", remedy, setting="crop")
 
 
+def unusable_file(problem: str) -> InputError:
+    """Return the error about an image file for a run that skips none."""
+    return InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
+
+
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """Return an image that cannot be decoded as it is recorded, or raises the error that ends the
     run.
@@ -232,7 +237,7 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
     verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
-    reason = getattr(error, "strerror", None) or str(error)
+    reason = reason_of(error)
     if isinstance(error, MemoryError):
         reason = "out of memory"
     problem = f"cannot {verb} {file}: {reason}"
@@ -246,7 +251,7 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if isinstance(error, NeedsRangeError):
         raise InputError(problem) from None
     if not options.skip:
-        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}") from None
+        raise unusable_file(problem) from None
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 
@@ -284,8 +289,9 @@ def load(
         try:
             workers = Workers(decode, num_workers, patience)
         except (OSError, AssertionError) as error:
-            reason = getattr(error, "strerror", None) or error
-            complain(f"cannot start decoding workers ({reason}): decoding in the main process")
+            complain(
+                f"cannot start decoding workers ({reason_of(error)}): decoding in the main process"
+            )
     loading = _Loading(source, decode, workers, patience)
     tasks = loading.divide(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.

@@ -160,8 +160,7 @@ class Workers(Generic[Task, Result]):
             raise RunError(
                 f"the decoding workers produced no batch for {self._patience:g} s "
                 f"({option('timeout')}): a worker is frozen, or the storage of the images does not "
-                "respond",
-                setting="timeout",
+                "respond"
             ) from error
         except (EOFError, OSError, RuntimeError) as error:  # what a death may cause in its pipe
             worker.process.join(_DYING_SECONDS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidtool.errors import InputError
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 from fidtool.sources.kinds import is_reference
 
 IMAGES = "arr_0"
@@ -278,11 +278,8 @@ def find_reference(text: str) -> tuple[Reference, str]:
     reference = _BY_NAME.get(fold(f"{project}:{name}"))
     if reference is None:
         typed = f"{project}:{name}" if rest else project
-        raise InputError(
-            describe_unknown(
-                "reference", typed, suggest_references(typed), "those of `fidtool refs`"
-            )
-        )
+        close = suggest_references(typed)
+        raise unknown_name("reference", typed, close, "those of `fidtool refs`")
     if not key:
         return reference, ""
     for array in reference.arrays:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from fidtool.errors import InputError, RunError
 from fidtool.references.catalogue import FEATURES, Reference
-from fidtool.system.cache_dir import atomic_write, cache_dir
+from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
 from fidtool.system.download import DownloadError, RemoteFile, megabytes
 
 MIRROR = "FIDTOOL_REFERENCES_URL"
@@ -183,8 +183,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
     except DownloadError as error:
         raise RunError(
             f"{file.name} could not be downloaded from {url} ({error}):",
-            f"download {file.url} by hand and pass that file instead of {file.name}",
-            f"put it at {file.path}",
+            f"download {file.url} by hand and put it at {file.path}",
             f"set https_proxy, or {MIRROR} to a mirror",
         ) from None
     except _UNREADABLE as error:
@@ -194,10 +193,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
             "check what the network or the mirror returns for this address",
         ) from None
     except OSError as error:
-        raise RunError(
-            f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}",
-            "set FIDTOOL_CACHE",
-        ) from None
+        raise not_stored(file.name, error) from None
 
 
 def _copy(

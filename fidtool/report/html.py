@@ -17,7 +17,7 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, Spelling, as_argument, option, render
+from fidtool.errors import SEVERITIES, Spelling, as_argument, option, reason_of, render
 from fidtool.names import command_line, format_count, images_of, legible, short_names, shorten
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.lookup import ImageLookup
@@ -205,8 +205,7 @@ def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = N
     except FileNotFoundError:
         return Thumbnail(problem="not found")
     except Exception as error:
-        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Thumbnail(problem=problem)
+        return Thumbnail(problem=reason_of(error))
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
-from fidtool.errors import InputError, message_of, option, redact
+from fidtool.errors import InputError, message_of, missing_package, option, redact
 from fidtool.names import numbers_of, short_names, suggestion
 from fidtool.result.evaluation import Comparison
 from fidtool.settings.settings import Settings
@@ -73,20 +73,17 @@ _LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
 def check_loggers(places: Sequence[str]) -> None:
     """Check the setting ``log``, before any work is done."""
     for text in places:
+        named = option("log", text)
         kind, _, place = text.partition(":")
         if kind not in _LOGGERS or not place:
             known = ", ".join(_LOGGERS)
-            problem = f"{option('log', text)} must be KIND:PLACE, where KIND is one of {known}"
+            problem = f"{named} must be KIND:PLACE, where KIND is one of {known}"
             if kind not in _LOGGERS:
                 problem += suggestion(kind, _LOGGERS)
-            raise InputError(problem, setting="log")
+            raise InputError(problem)
         package = find_spec(kind)
         if package is None or package.origin is None:  # nothing, or a folder of logs
-            raise InputError(
-                f"{option('log', text)} needs the package {kind}:",
-                f"pip install 'fidtool[{kind}]'",
-                setting="log",
-            )
+            raise missing_package(named, kind, kind)
 
 
 def log_values(

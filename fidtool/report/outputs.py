@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from fidtool.errors import InputError, Spelling, as_argument, option
+from fidtool.errors import InputError, Spelling, as_argument, missing_package, option
 from fidtool.reading.lookup import ImageLookup
 from fidtool.report.loggers import check_loggers
 from fidtool.result.changes import append_history
@@ -68,14 +68,9 @@ def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> N
         needs_charts = setting in ("report", "plot")
         # It is not imported. jinja2 is there, as torch needs it.
         if needs_charts and importlib.util.find_spec("matplotlib") is None:
-            raise InputError(
-                f"{option(setting)} needs the package matplotlib:",
-                "pip install 'fidtool[report]'",
-                setting=setting,
-            )
+            raise missing_package(option(setting), "matplotlib", "report")
         if file.suffix.lower() not in _SUFFIXES[setting]:
-            problem = f"{named}: the name must end in {_SUFFIXES[setting][0]}"
-            raise InputError(problem, setting=setting)
+            raise InputError(f"{named}: the name must end in {_SUFFIXES[setting][0]}")
         check_target(named, file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
             raise InputError(f"{named} must be a regular file, which lines can be added to")

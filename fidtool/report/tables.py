@@ -16,7 +16,7 @@ from typing import Any
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redact
 from fidtool.features.protocol import PIXELS
-from fidtool.names import closest, describe_unknown, fold, legible, short_names, shorten
+from fidtool.names import closest, fold, legible, short_names, shorten, unknown_name
 from fidtool.report.text import (
     class_summaries,
     crop_lines,
@@ -437,7 +437,7 @@ def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation
     for column in columns:
         if fold(column) not in known:
             titles = ", ".join(value.title for value in values.values())
-            raise InputError(describe_unknown("column", column, closest(column, known), titles))
+            raise unknown_name("column", column, closest(column, known), titles)
         chosen |= dict.fromkeys(known[fold(column)])
     return {
         file: replace(each, results=tuple(_with_values(result, chosen) for result in each.results))

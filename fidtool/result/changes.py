@@ -20,6 +20,7 @@ from fidtool.names import legible, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
+from fidtool.sources.contents import explain_errors
 from fidtool.system.json_fields import fields_of, plain
 from fidtool.system.local_files import read_file
 
@@ -114,10 +115,8 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
     Raises:
         InputError: if the file cannot be read.
     """
-    try:
+    with explain_errors(str(file)):
         lines = read_file(file).split(b"\n")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     results = []
     problems = []
     for number, line in enumerate(lines, 1):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, about, option
 from fidtool.names import format_count
 from fidtool.run.sets import FAKE, Content, SetPlan
 from fidtool.settings.settings import Settings
@@ -19,6 +19,7 @@ from fidtool.statistics.set_statistics import Statistics
 _COLUMNS = ("caption", "text", "prompt", "captions", "description")
 
 
+@about(setting="captions")
 def with_captions(
     contents: Mapping[SetPlan, Content], settings: Settings
 ) -> dict[SetPlan, Content]:
@@ -33,7 +34,6 @@ def with_captions(
         raise InputError(
             f"{metrics[0].numbers[0].title} needs the captions of the images:",
             f"pass {option('captions', ...)}",
-            setting="captions",
         )
     if isinstance(given, tuple):
         texts = Texts("", "captions", "caption", {}, given)
@@ -58,9 +58,7 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
             remedy = "pass the images instead"
         if content.file is not None or not texts.listed:
             raise InputError(
-                f"{setting} is for images with paths, which {path} does not have:",
-                remedy,
-                setting="captions",
+                f"{setting} is for images with paths, which {path} does not have:", remedy
             )
         count = planned.sampling.num or len(texts.listed)
         captions = texts.of(path, path, Numbered(count), range(count), count)
@@ -70,13 +68,11 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
         positions = np.argsort(np.argsort(images.lines))[positions]
     elif texts.listed:
         problem = f"{setting} has no paths"
-        check_numbers(problem, path, images.stored, "captions", "add a column path")
+        check_numbers(problem, path, images.stored, "add a column path")
     names = [images.stored[number] for number in images.order]
     captions = texts.of(path, images.prefix, names, positions, len(images.stored))
     if captions is None:
-        raise InputError(
-            f"{setting} names no image of {path}, such as {images.file(0)}", setting="captions"
-        )
+        raise InputError(f"{setting} names no image of {path}, such as {images.file(0)}")
     return dict(zip(images.order.tolist(), captions, strict=True))
 
 
@@ -91,7 +87,6 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
     if planned.holds == "stream" and images != len(captions):
         raise InputError(
             f"{option('captions')} has {format_count(len(captions), 'caption')}, but "
-            f"{planned.path} has {format_count(images, 'image')}",
-            setting="captions",
+            f"{planned.path} has {format_count(images, 'image')}"
         )
     return [captions[number] for number in statistics.order.tolist()]

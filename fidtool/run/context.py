@@ -150,7 +150,7 @@ def open_run(
         )
 
     def on_failure(error: FidtoolError, prints: bool) -> None:
-        error.append(finished.advice())
+        error.note += finished.advice()
         console.fail(error, prints)
 
     if not _running.acquire(blocking=False):
@@ -190,7 +190,7 @@ def open_run(
                 )
         except FidtoolError as error:
             if not error.printed:
-                error.append(finished.advice())
+                error.note += finished.advice()
             raise
         finally:
             _running.release()
@@ -234,5 +234,4 @@ def check_tf32(device: Device) -> None:
         raise InputError(
             f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {kind}:",
             "use fp32, bf16 or fp16",
-            setting="precision",
         )

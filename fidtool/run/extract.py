@@ -24,7 +24,7 @@ from fidtool.features.resize import ImageTensors
 from fidtool.names import format_count
 from fidtool.reading.batches import Batch, deal, plan_batches
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import Piece, load
+from fidtool.reading.loader import Piece, load, unusable_file
 from fidtool.reading.stream import Stream
 from fidtool.run.context import RunContext
 from fidtool.run.pairs import Pairs
@@ -223,11 +223,7 @@ class Extraction:
             left = checkpoint.load(parts, total)
             if total.skipped and self.settings.on_error == "fail":
                 bad = total.skipped[0]
-                raise InputError(
-                    f"{bad.file}: {bad.reason}",
-                    "fix the file",
-                    f"pass {option('on_error', 'skip')}",
-                )
+                raise unusable_file(f"{bad.file}: {bad.reason}")
             self._check_skipped(source.whole_count, source.path, total.skipped)
             if len(left) < len(parts):
                 finished = len(batches) - sum(len(part.batches) for part in left)
@@ -344,7 +340,6 @@ class Extraction:
                 f"{option('max_skip')} {self.settings.max_skip:g} allows {allowed} ({example}):",
                 "fix them" if len(skipped) > 1 else "fix it",
                 f"pass {option('max_skip', enough)}",
-                setting="max_skip",
             )
         if len(skipped) == count:
             raise InputError(f"no file in {path} can be used ({example})")

@@ -61,9 +61,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
         grouped[planned] = content._replace(groups=groups)
     if texts and not is_labelled:
         paths = " or ".join(planned.path for planned in contents)
-        raise InputError(
-            f"{option('labels', place)} is not of the images in {paths}", setting="labels"
-        )
+        raise InputError(f"{option('labels', place)} is not of the images in {paths}")
     real = next(iter(grouped))
     for fake, content in grouped.items():
         known = grouped[real].groups
@@ -75,7 +73,6 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
                 f"{_shorten(content.groups)}:",
                 f"put the images of each {settings.grouped_by} into folders of one name in both "
                 "sets",
-                setting=setting,
             )
             if settings.per_class and place is None:
                 refused.advise(f"pass {option('labels', ...)}")

@@ -113,7 +113,6 @@ class Measurer:
                     "change before a resume:",
                     f"omit {option('checkpoint')}",
                     "store the images in files",
-                    setting="checkpoint",
                 )
             if images.part is not None:
                 order["part"] = images.part.name

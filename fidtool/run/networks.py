@@ -117,7 +117,6 @@ class RunNetworks:
                     f"{choice.option('extractor', 'inception')} uses the features of {inception}:",
                     f"give both the same {option('weights')} and no other setting",
                     "choose a different network",
-                    setting=choice.named("extractor"),
                 )
             try:
                 states[layer] = fetch_state(choice, self._run.console.say)
@@ -126,7 +125,7 @@ class RunNetworks:
         if failed:
             first, *others = failed
             if others:
-                failed[first].append(f"; nor are there weights for {' and '.join(others)}")
+                failed[first].note += f"; nor are there weights for {' and '.join(others)}"
             raise failed[first]
         return states
 

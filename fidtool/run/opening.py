@@ -22,6 +22,7 @@ from fidtool.features.protocol import (
     Definition,
 )
 from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.metric import not_computable
 from fidtool.names import format_count
 from fidtool.result.explanations import NotComputed
 from fidtool.run.captions import with_captions
@@ -223,7 +224,7 @@ def complete_settings(
     try:
         return replace(settings, **taken), line
     except InputError as error:
-        error.append(f" ({line})")
+        error.note += f" ({line})"
         raise
 
 
@@ -349,7 +350,6 @@ def _check_stream(
         raise InputError(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
-            setting="checkpoint",
         )
     if isinstance(request.given, Images) and request.given.generates and sampling.num is None:
         raise InputError(
@@ -369,16 +369,12 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
             raise InputError(f"{path} has statistics already:", "pass the images instead")
         pairs = set_needs(settings, STORED).pairs
         if pairs:
-            raise InputError(
-                f"{pairs[0].name} compares pairs of images, but there is only one set:",
-                f"omit it from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = f"{pairs[0].name} compares pairs of images, but there is only one set:"
+            raise not_computable(pairs[0], problem)
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
             "pass real images that are not in it",
-            setting="heldout",
         )
     if FAKE not in roles:
         return
@@ -391,7 +387,6 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
                 f"{option('max_duplicates')} needs records of the images, and {path} has none:",
                 "pass the images instead",
                 "create the file again with `fidtool stats`",
-                setting="max_duplicates",
             )
 
 
@@ -399,9 +394,7 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
     """Refuse a FAKE whose number of images is not the expected one."""
     if expect is not None and count != expect:
         found = "an unknown number of images" if count is None else count
-        raise InputError(
-            f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect"
-        )
+        raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}")
 
 
 def spell_once(
@@ -630,7 +623,5 @@ def _refuse_reference(fake: str, real: str) -> None:
     if own:
         remedy = "pass generated images"
     raise InputError(
-        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:",
-        remedy,
-        setting="fake",
+        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:", remedy
     )

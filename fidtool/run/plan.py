@@ -433,7 +433,6 @@ def _differ_from_settings(
                 "requests:",
                 f"omit {extractor}",
                 "pass statistics of Inception",
-                setting="extractor",
             )
         elif network.protocol not in (None, stated.protocol_name):
             yield InputError(

@@ -238,7 +238,6 @@ def pair_up(
         raise InputError(
             f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:",
             f"omit {option('on_error')}",
-            setting="on_error",
         )
     if settings.num_fake != settings.num_real and len(drawn) != len(real):
         raise InputError(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fidtool.errors import InputError, option
+from fidtool.errors import option
 from fidtool.metrics.registry import METRIC_SETTINGS, select_metrics
-from fidtool.names import closest, describe_unknown, fold
+from fidtool.names import closest, fold, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,10 +224,7 @@ def find_preset(name: str) -> Preset:
             if fold(spelling) == fold(name):
                 return preset
             spellings.append(spelling)
-    raise InputError(
-        describe_unknown("preset", name, closest(name, spellings), ", ".join(PRESETS)),
-        setting="preset",
-    )
+    raise unknown_name("preset", name, closest(name, spellings), ", ".join(PRESETS), "preset")
 
 
 def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,6 @@ def _observer(progress: object) -> object:
     raise InputError(
         f"{option('progress')} must be True or a function, not {brief(progress)}:",
         f"pass {option('progress', True)} for progress bars",
-        setting="progress",
     )
 
 
@@ -97,16 +96,16 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
 
 def _device_name(device: object) -> str:
     if not isinstance(device, str) and not hasattr(device, "type"):
-        message = f"{option('device')} must be a string or a torch.device, not {brief(device)}"
-        raise InputError(message, setting="device")
+        raise InputError(
+            f"{option('device')} must be a string or a torch.device, not {brief(device)}"
+        )
     return str(device)
 
 
 def _local_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
         raise InputError(
-            f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}",
-            setting="checkpoint",
+            f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}"
         )
     return checkpoint
 
@@ -117,9 +116,7 @@ def _captions(captions: object) -> object:
     texts = tuple(captions) if isinstance(captions, Sequence) else ()
     if texts and all(isinstance(text, str) for text in texts):
         return texts
-    raise InputError(
-        f"{option('captions')} must be a file or a list of strings", setting="captions"
-    )
+    raise InputError(f"{option('captions')} must be a file or a list of strings")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -333,8 +330,7 @@ class StatisticsSettings(CheckSettings):
             if own is not None:
                 if typed not in (None, own):
                     raise InputError(
-                        f"{option(name, typed)} contradicts {option('extractor', str(stated))}",
-                        setting=name,
+                        f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
                     )
                 typed = declared_settings(type(self))[name].check(own)
             settings[name] = typed
@@ -556,7 +552,6 @@ class Settings(StatisticsSettings):
             raise InputError(
                 f"{option('sample', 'first')} needs the number of images:",
                 f"pass {option('num', ...)}",
-                setting="sample",
             )
         metrics = [asked.metric for asked in self._requested]
         has_pairs = any(isinstance(metric, PairMetric) for metric in metrics)
@@ -573,7 +568,7 @@ class Settings(StatisticsSettings):
 
         def require(is_met: object, name: str, problem: str, remedy: str) -> None:
             if not is_met and getattr(self, name) not in (None, False):
-                raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
+                raise InputError(f"{option(name)} {problem}:", remedy)
 
         require(
             self.gated,

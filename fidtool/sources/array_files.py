@@ -36,7 +36,7 @@ from fidtool.sources.arrays import (
     refuse_values,
     set_of_rows,
 )
-from fidtool.sources.contents import ExtentReader, Files, Read, open_explained, read_extent
+from fidtool.sources.contents import ExtentReader, Files, Read, open_explained, pickled, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
 from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
@@ -260,11 +260,8 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     try:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
-        raise InputError(
-            f"{name} is not read: {error}. Python objects are not loaded, because loading them "
-            "can run code:",
-            "save a tensor of the images or a dict of tensors",
-        ) from None
+        remedy = "save a tensor of the images or a dict of tensors"
+        raise pickled(name, remedy, example=error) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):

@@ -14,7 +14,15 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange, open_explained
+from fidtool.sources.contents import (
+    ContentError,
+    Files,
+    Pixels,
+    Reader,
+    ValueRange,
+    open_explained,
+    pickled,
+)
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
@@ -80,9 +88,8 @@ def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
     file's format.
     """
     if dtype.hasobject:
-        raise InputError(
-            f"{what} contains pickled Python objects, which are not loaded because loading them "
-            "can run code:",
+        raise pickled(
+            what,
             "save one uint8 array of all images, which must have the same size",
             "save the images as files",
         )

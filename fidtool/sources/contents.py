@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from fidtool.errors import FidtoolError, InputError, message_of
+from fidtool.errors import FidtoolError, InputError, message_of, reason_of
 from fidtool.sources.kinds import HEAD, refuse_foreign
 from fidtool.system.background import in_background
 from fidtool.system.local_files import open_regular
@@ -371,6 +371,16 @@ def read_head(files: Files) -> bytes:
         return b"\0"
 
 
+def pickled(name: str, *remedies: str, example: object = None) -> InputError:
+    """Return the error about a file with objects that are not read, such as ``example``."""
+    shown = "" if example is None else f" ({example})"
+    return InputError(
+        f"{name} contains pickled objects{shown}, which are never loaded, because loading them can "
+        "run code:",
+        *remedies,
+    )
+
+
 @contextlib.contextmanager
 def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]:
     """Convert any exception that a library raises while it reads a damaged file to an `InputError`
@@ -382,12 +392,8 @@ def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]
         raise
     except Exception as error:  # damaged files raise many kinds of errors
         if "allow_pickle" in str(error):
-            raise InputError(
-                f"{name} contains pickled objects, which are never loaded, because loading them "
-                "can run code:",
-                "save arrays of numbers, with numpy.savez",
-            ) from None
-        reason = getattr(error, "strerror", None) or message_of(error)
+            raise pickled(name, "save arrays of numbers, with numpy.savez") from None
+        reason = reason_of(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
         if reason == "File is not a zip file":  # users need not know that an .npz is one

@@ -48,8 +48,7 @@ class Crop:
                     return cls(name, int(size))
         raise InputError(
             f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in "
-            f"pixels, such as {EXAMPLE}, not {brief(text)}",
-            setting=setting,
+            f"pixels, such as {EXAMPLE}, not {brief(text)}"
         )
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ class Sampling(NamedTuple):
         remedies = []
         if self.other:
             remedies.append(f"pass {option(self.other, self.num)} in its place")
-        return InputError(problem, *remedies, setting=self.setting)
+        return InputError(problem, *remedies)
 
 
 @dataclass(frozen=True)
@@ -414,9 +414,7 @@ class Numbered(Names):
         return f"[{index}]"
 
 
-def check_numbers(
-    problem: str, path: str, stored: Sequence[str], setting: str, *remedies: str
-) -> None:
+def check_numbers(problem: str, path: str, stored: Sequence[str], *remedies: str) -> None:
     """Refuse to rely on the order of names whose numbers have another order, such as 10.png before
     9.png.
     """
@@ -432,7 +430,6 @@ def check_numbers(
                 f"{problem}, and by name {other} is before {name} in {path}:",
                 *remedies,
                 "add zeros before the numbers",
-                setting=setting,
             )
         last[alike] = (numbers, name)
 

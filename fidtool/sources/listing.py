@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from fidtool.errors import InputError, ResultWarning, redact
+from fidtool.errors import InputError, ResultWarning, reason_of, redact
 from fidtool.names import existing_like, fold, format_count
 from fidtool.sources.contents import Files, ValueRange, broken_link, explain_errors, read_head
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
@@ -185,8 +185,8 @@ def _refuse_image(path: str, file: str) -> None:
         raise InputError(
             f"{path} {what}, not a set of images:",
             "pass its folder",
-            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
-            "in Python, pass fidtool.Images([path, …])",
+            "a list of paths: a .txt or .csv file, standard input (-), or in Python "
+            "fidtool.Images([path, …])",
         )
 
 
@@ -220,7 +220,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         stored = sorted(_images_below(path, recursive, passed_over))
     except OSError as error:
         raise InputError(
-            f"cannot list the folder {error.filename or path}: {error.strerror or error}"
+            f"cannot list the folder {error.filename or path}: {reason_of(error)}"
         ) from None
     if not stored:
         below = filter(Path.is_file, Path(path).rglob("*"))

@@ -41,8 +41,7 @@ def pair_images(
     if how not in (None, *HOWS) and not str(how).startswith(SUFFIX):
         raise InputError(
             f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as "
-            "suffix:_recon",
-            setting="pairs",
+            "suffix:_recon"
         )
     for images in (fake, real):
         if images.reader.in_order:
@@ -87,12 +86,10 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
     position = option("pairs", "position")
     if len(named) == 2:
         raise InputError(
-            f"{position} is for arrays and lists, and {named[0].path} is neither:",
-            in_order,
-            setting="pairs",
+            f"{position} is for arrays and lists, and {named[0].path} is neither:", in_order
         )
     for images in named:
-        check_numbers(position, images.path, images.stored, "pairs", in_order)
+        check_numbers(position, images.path, images.stored, in_order)
 
 
 def _keys(images: ImageSet, how: str) -> Mapping[Any, int]:

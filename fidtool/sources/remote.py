@@ -27,7 +27,14 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, RunError, message_of
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    RunError,
+    message_of,
+    missing_package,
+    reason_of,
+)
 from fidtool.names import format_count
 from fidtool.sources.contents import (
     MOST_BYTES,
@@ -207,7 +214,7 @@ def _download(url: str, path: Path, size: int) -> None:
             )
         os.replace(part, path)
     except OSError as error:
-        reason = error.strerror or message_of(error)
+        reason = reason_of(error)
         raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
@@ -342,11 +349,11 @@ def file_system(url: str) -> Any:
     connections.
     """
     scheme = url.partition("://")[0]
-    install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
+    extra = _EXTRAS.get(scheme, "remote")
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"reading {url} needs the package fsspec:", install) from None
+        raise missing_package(f"reading {url}", "fsspec", extra) from None
     if scheme != scheme.lower():
         raise InputError(f"{url} must begin with {scheme.lower()}:// in lower case")
     # s3fs would treat it as part of the bucket's name.
@@ -358,6 +365,7 @@ def file_system(url: str) -> Any:
             return _hub()
         store = url_to_fs(url, **settings)[0]
     except ImportError as error:
+        install = f"pip install 'fidtool[{extra}]'"
         if scheme not in _EXTRAS:
             install += " installs those for s3 and http"
         raise InputError(f"{url}: {message_of(error)} ({install})") from None

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, missing_package
 from fidtool.sources.arrays import index_of_files, set_of_rows
 from fidtool.sources.contents import Files, PartReader, Read, image_in, open_explained
 from fidtool.sources.image_set import ImageSet, NamedFiles
@@ -29,9 +29,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise InputError(
-            f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'"
-        ) from None
+        raise missing_package(f"reading {named.path}", "pyarrow", "parquet") from None
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
     columns = []
     counts = []

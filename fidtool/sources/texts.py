@@ -11,7 +11,7 @@ from io import BytesIO, StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, about, option
 from fidtool.names import fold, format_count
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import TABLES, TEXT
@@ -54,8 +54,7 @@ class Texts:
             if len(self.listed) != count:
                 raise InputError(
                     f"{named} has {format_count(len(self.listed), self.what)} without paths of "
-                    f"images, but {path} has {format_count(count, 'image')}",
-                    setting=self.setting,
+                    f"images, but {path} has {format_count(count, 'image')}"
                 )
             texts.extend(self.listed[number] for number in numbers)
         else:
@@ -67,8 +66,7 @@ class Texts:
         if lacking:
             raise InputError(
                 f"{named} has no {self.what} of {format_count(len(lacking), 'image')} of {path} "
-                f"({lacking[0]})",
-                setting=self.setting,
+                f"({lacking[0]})"
             )
         return [text for text in texts if text]
 
@@ -83,25 +81,27 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         InputError: if the file cannot be read, or has no such column, or an image twice with
             different texts.
     """
+    with about(setting=setting), explain_errors(place):
+        return _read_texts(place, setting, what, columns)
+
+
+def _read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> Texts:
     if isdir(place):
         named = {}
-        with explain_errors(place):
-            for file in Path(place).rglob("*.txt"):
-                stem = str(file.relative_to(place).with_suffix(""))
-                named[stem] = _utf8(_text_in(file).strip(), str(file), setting)
+        for file in Path(place).rglob("*.txt"):
+            stem = str(file.relative_to(place).with_suffix(""))
+            named[stem] = _utf8(_text_in(file).strip(), str(file))
         return Texts(place, setting, what, named)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         listed = []
-        with explain_errors(place):
-            for number, line in enumerate(StringIO(_text_in(place)), 1):
-                listed.append(_utf8(line.strip(), f"{place}, line {number}", setting))
+        for number, line in enumerate(StringIO(_text_in(place)), 1):
+            listed.append(_utf8(line.strip(), f"{place}, line {number}"))
         return Texts(place, setting, what, {}, listed)
     if suffix not in TABLES:
         raise InputError(
             f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with one "
-            f"{what} per line, or a folder of such files",
-            setting=setting,
+            f"{what} per line, or a folder of such files"
         )
     return _texts_in_table(place, suffix, setting, what, columns)
 
@@ -112,52 +112,45 @@ def _texts_in_table(
     named: dict[str, str] = {}
     listed: list[str] = []
     folder = os.path.dirname(place)
-    with explain_errors(place):
-        for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
-            where = f"{place}, line {line}"
-            column = _column(where, fields, columns, setting)
-            text = fields.pop(column)
-            if not isinstance(text, str | int):
-                raise InputError(f"{where} has no {what} in the column {column}", setting=setting)
-            listed.append(_utf8(f"{text}".strip(), where, setting))
-            paths = columns_of_paths(fields)
-            if not paths:
-                continue
-            path = f"{path_of(fields[paths[0]])}"
-            for key in (_stem(path).removeprefix("./"), _key(join(folder, path))):
-                if named.setdefault(key, listed[-1]) != listed[-1]:
-                    raise InputError(f"{where}: {path} has a second {what}", setting=setting)
+    for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
+        where = f"{place}, line {line}"
+        column = _column(where, fields, columns)
+        text = fields.pop(column)
+        if not isinstance(text, str | int):
+            raise InputError(f"{where} has no {what} in the column {column}")
+        listed.append(_utf8(f"{text}".strip(), where))
+        paths = columns_of_paths(fields)
+        if not paths:
+            continue
+        path = f"{path_of(fields[paths[0]])}"
+        for key in (_stem(path).removeprefix("./"), _key(join(folder, path))):
+            if named.setdefault(key, listed[-1]) != listed[-1]:
+                raise InputError(f"{where}: {path} has a second {what}")
     if not listed:
-        raise InputError(f"{place} is empty", setting=setting)
+        raise InputError(f"{place} is empty")
     return Texts(place, setting, what, named, [] if named else listed)
 
 
-def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
+def _column(where: str, fields: Mapping[str, object], columns: Sequence[str]) -> str:
     for name in columns:
         likely = [column for column in fields if fold(column) == name]
         if len(likely) > 1:
             raise InputError(
-                f"{where} has the columns {likely[0]} and {likely[1]}:",
-                "rename or remove one",
-                setting=setting,
+                f"{where} has the columns {likely[0]} and {likely[1]}:", "rename or remove one"
             )
         if likely:
             return likely[0]
-    raise InputError(
-        f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting
-    )
+    raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}")
 
 
-def _utf8(text: str, where: str, setting: str) -> str:
+def _utf8(text: str, where: str) -> str:
     """The text itself; an InputError if bytes of it were not UTF-8, which are lone surrogates in
     it.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(
-            f"{where} is not UTF-8 text:", "save the file as UTF-8", setting=setting
-        ) from None
+        raise InputError(f"{where} is not UTF-8 text:", "save the file as UTF-8") from None
     return text
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import RunError, redact
+from fidtool.errors import RunError, reason_of, redact
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
@@ -149,10 +149,7 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
                 entry.path.unlink(missing_ok=True)
         return True
     except OSError as error:
-        warn(
-            f"the statistics are not cached: {_folder()} cannot be written "
-            f"({error.strerror or error})"
-        )
+        warn(f"the statistics are not cached: {_folder()} cannot be written ({reason_of(error)})")
         return False
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, message_of, option
+from fidtool.errors import InputError, message_of, option, reason_of
 from fidtool.names import format_count, shorten
 from fidtool.reading.batches import Batch
 from fidtool.reading.records import ImageRecords
@@ -284,7 +284,7 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
         return identity.run
     except OSError as error:
         raise _refusal(
-            f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
+            f"{option('checkpoint', folder)} cannot be read ({reason_of(error)}):"
         ) from None
     except (ValueError, TypeError, RecursionError):
         raise _refusal(
@@ -302,7 +302,7 @@ def _refusal(problem: str, *remedies: str) -> InputError:
 
 
 def _failure(folder: Path, error: OSError) -> str:
-    reason = f"cannot be written ({error.strerror or error})"
+    reason = f"cannot be written ({reason_of(error)})"
     return (
         f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose "
         "its work"

@@ -37,7 +37,7 @@ from fidtool.names import shorten
 from fidtool.references.catalogue import FD_LOSS
 from fidtool.sources.array_files import arrays_in
 from fidtool.sources.arrays import StoredArray, names_of_images, read_header
-from fidtool.sources.contents import Files, read_head
+from fidtool.sources.contents import Files, pickled, read_head
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reorder
@@ -258,12 +258,8 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
                 handle = io.BytesIO(archive.read(record))
         value = load_data(handle)
     except NotDataError as error:
-        raise InputError(
-            f"{path} is a pickle and {error}: objects in pickles are never loaded, because "
-            "loading them can run code",
-            "write mu and sigma as float64 arrays with numpy.savez",
-            AS_ARRAY,
-        ) from None
+        remedy = "write mu and sigma as float64 arrays with numpy.savez"
+        raise pickled(path, remedy, AS_ARRAY, example=error) from None
     if not isinstance(value, dict):
         raise InputError(
             f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:",

@@ -53,17 +53,26 @@ def better_step(feature_step: int, largest: float) -> int:
     return feature_step + INTEGER_BITS - 2 - room
 
 
-def step_remedy(setting: SettingName | None, better: int) -> str:
-    """Return what to do about features that a step does not suit; for ``setting`` see
+def unsuitable_step(problem: str, setting: SettingName | None, better: int) -> RunError:
+    """Return the error about features that a step does not suit; for ``setting`` see
     `ExactMoments`.
     """
     if not FEATURE_STEPS[0] <= better <= FEATURE_STEPS[1]:
-        return "scale the features in the network"
-    if setting is None:
-        return "check the weights, because Inception's step is fixed"
-    if not setting:
-        return f"set feature_step={better} where the network is specified"
-    return f"pass {option(setting, better)}"
+        remedy = "scale the features in the network"
+    elif setting is None:
+        remedy = "check the weights, because Inception's step is fixed"
+    elif not setting:
+        remedy = f"set feature_step={better} where the network is specified"
+    else:
+        remedy = f"pass {option(setting, better)}"
+    return RunError(problem, remedy, setting=setting)
+
+
+def not_finite() -> RunError:
+    """Return the error about features that cannot be added up."""
+    return RunError(
+        "the network returned a feature that is NaN or infinite:", "check its weights and input"
+    )
 
 
 def check_dims(dims: int) -> None:
@@ -191,15 +200,12 @@ class ExactMoments:
         if largest < 2.0**INTEGER_BITS - 0.5:
             return
         if not math.isfinite(largest):
-            raise RunError(
-                "the network returned a feature that is NaN or infinite:",
-                "check its weights and input",
-            )
-        raise RunError(
+            raise not_finite()
+        raise unsuitable_step(
             f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, "
             f"which is {2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
-            step_remedy(self._setting, better_step(step, largest)),
-            setting=self._setting,
+            self._setting,
+            better_step(step, largest),
         )
 
     def _carry(self) -> None:
@@ -310,7 +316,7 @@ class ExactMoments:
         if bits + better - step < FEWEST_BITS:
             problem += " no step suits both the small and the large ones:"
             raise RunError(problem, "scale them in the network", setting=self._setting)
-        raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)
+        raise unsuitable_step(problem, self._setting, better)
 
     def mean_covariance(self, ddof: int) -> Gaussian:
         """Return the mean and covariance, exact except for the last few roundings of each entry to

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fidtool.errors import RunError
-from fidtool.system.cache_dir import byte_limit, cache_dir
+from fidtool.system.cache_dir import byte_limit, cache_dir, not_stored
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -34,12 +33,8 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
                 os.posix_fallocate(file.fileno(), 0, size)  # later, a full disk would be a signal
             return np.memmap(file, dtype, "w+", shape=(count, dims))
     except OSError as error:
-        raise RunError(
-            f"{size / 2**30:.2f} GiB of features cannot be stored in {cache_dir()} "
-            f"({error.strerror or error}):",
-            "set FIDTOOL_CACHE to a folder with enough space",
-            "omit the metrics that need per-image features",
-        ) from None
+        what = f"{size / 2**30:.2f} GiB of features"
+        raise not_stored(what, error, "omit the metrics that need per-image features") from None
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:

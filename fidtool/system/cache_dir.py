@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError, reason_of
 
 LIMITS = {
     "FIDTOOL_CACHE_BYTES": 2 << 30,
@@ -93,13 +93,22 @@ def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
         elif not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
             problem = f"{file.parent} must be an existing folder with write permission"
     except OSError as error:  # for example, the name is too long
-        problem = error.strerror or str(error)
+        problem = reason_of(error)
     if problem:
         raise InputError(f"{named} cannot be written: {problem}")
 
 
 def _is_same(file: Path, path: object) -> bool:
     return isinstance(path, (str, Path)) and os.path.exists(path) and file.samefile(path)
+
+
+def not_stored(what: str, error: OSError, *remedies: str) -> RunError:
+    """Return the error that something does not fit into the cache, or cannot be written there."""
+    return RunError(
+        f"{what} cannot be stored in {cache_dir()} ({reason_of(error)}):",
+        "set FIDTOOL_CACHE to a folder with enough space",
+        *remedies,
+    )
 
 
 @contextlib.contextmanager

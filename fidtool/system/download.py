@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
+from fidtool.errors import reason_of
+
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
 """HTTP statuses below 500 with which a retry may help."""
@@ -204,7 +206,7 @@ def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return f"no data for {_SILENCE_SECONDS:g} s"
-    return getattr(reason, "strerror", None) or str(reason) or type(error).__name__
+    return reason_of(reason)
 
 
 def request(url: str, headers: dict[str, str]) -> urllib.request.Request:

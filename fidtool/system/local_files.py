@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from fidtool.errors import RunError, option
+from fidtool.errors import InputError, RunError, option
 from fidtool.system.background import call_with_timeout
 from fidtool.system.cache_dir import open_descriptor
 
@@ -31,6 +31,12 @@ _UNUSED_SECONDS = 20.0
 _MOST_BYTES = 1 << 30
 # Without this flag, opening a pipe would wait for a process at its other end.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+
+
+def check_file(path: str, origin: str, kind: str = "file") -> None:
+    """Refuse a path, which ``origin`` names, at which there is no file."""
+    if not os.path.isfile(path):
+        raise InputError(f"no {kind} {path} (from {origin})")
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -77,8 +83,7 @@ def in_time(what: str, work: Callable[[], T], seconds: float) -> T:
         what = " and ".join(_reading) or what
         limit = f"within {seconds:g} s ({option('timeout')})"
         raise RunError(
-            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer",
-            setting="timeout",
+            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer"
         ) from None
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fidtool.errors import InputError, SettingName, message_of
+from fidtool.errors import InputError, message_of
+from fidtool.system.local_files import check_file
 
 Made = TypeVar("Made")
 # The content of each file that was run, by the name of its module.
@@ -27,7 +28,7 @@ def is_code_spec(spec: str) -> bool:
 
 
 def load(
-    spec: str, make: Callable[[Any], Made], named: str, setting: SettingName, reuse: bool = False
+    spec: str, make: Callable[[Any], Made], named: str, reuse: bool = False
 ) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with
     the caller's rights.
@@ -41,8 +42,8 @@ def load(
     path, _, name = spec.rpartition(":")
     file = Path(path)
     is_file = file.suffix == ".py"
-    if is_file and not os.path.isfile(file):
-        raise InputError(f"no file {path} (from {named})", setting=setting)
+    if is_file:
+        check_file(path, named)
     try:
         if is_file:
             module = _module_of(file, reuse)
@@ -56,9 +57,7 @@ def load(
         made = make(getattr(module, name))
         source = Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
-        raise InputError(
-            f"{named} failed: {type(error).__name__}: {message_of(error)}", setting=setting
-        ) from error
+        raise InputError(f"{named} failed: {type(error).__name__}: {message_of(error)}") from error
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source).hexdigest()

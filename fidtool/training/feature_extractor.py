@@ -211,7 +211,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
     """
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
         problem = "is for Inception and named networks; a custom network already has its own"
-        raise InputError(f"{option('weights')} {problem}", setting="weights")
+        raise InputError(f"{option('weights')} {problem}")
     if isinstance(feature, nn.Module):
         if protocol is not None:
             raise InputError(
@@ -233,7 +233,6 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
         raise InputError(
             f"{option('feature', feature)} is a string, which names a network:",
             f"pass {option('feature', int(feature))} for a layer of Inception",
-            setting="feature",
         )
     dims = None
     extractor: str | Network = "inception"
@@ -249,11 +248,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             weights=weights,
         )
     if settings.further:
-        raise InputError(
-            f"{option('feature', feature)} has several networks:",
-            "pass one of them",
-            setting="feature",
-        )
+        raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them")
     apart = weights is not None or protocol is not None
     return replace(settings.network, setting="feature", apart=apart)
 

@@ -22,7 +22,7 @@ from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import FEATURES
-from fidtool.statistics.moments import ExactMoments, check_exact_products
+from fidtool.statistics.moments import ExactMoments, check_exact_products, not_finite
 from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.inputs import image_hashes
@@ -137,10 +137,7 @@ class ImageSums(SampleRows):
             if self._moments is not None:
                 self._moments.flush()
             if not all(torch.isfinite(features).all() for features in self._held):
-                raise RunError(
-                    "the network returned a feature that is NaN or infinite:",
-                    "check its weights and input",
-                )
+                raise not_finite()
 
     def _extract(self, waiting: _Batch, partial: bool) -> _Batch:
         """Add the features of images, and return those of a partial batch, which are only added
@@ -203,7 +200,7 @@ class ImageSums(SampleRows):
         try:
             yield
         except RunError as error:
-            error.append(f". The statistics lack some {self.noun}; {self.reset} before compute()")
+            error.note += f". The statistics lack some {self.noun}; {self.reset} before compute()"
             raise
 
     def to(self, device: torch.device) -> None:

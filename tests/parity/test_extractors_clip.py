@@ -115,7 +115,7 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [
-        ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
+        ("clip:ViT-L-15", None, ["unknown clip model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
         (
             "clip:fidtool-tiny",
             None,
@@ -199,7 +199,7 @@ def test_a_program_for_weights_is_not_loaded(here: Run, place: Path) -> None:
 @pytest.mark.parametrize("name", ["local-dir:.", "hf-hub:a/b"])
 def test_open_clips_models_have_plain_names(here: Run, place: Path, name: str) -> None:
     (place / "open_clip_config.json").write_text(json.dumps(TINY))
-    refused_extractor(here, f"clip:{name}", None, [f"open_clip has no model '{name}'"])
+    refused_extractor(here, f"clip:{name}", None, [f"unknown clip model '{name}'"])
 
 
 def test_openais_original_file_is_read(

@@ -267,7 +267,7 @@ def test_the_map_is_not_normalised(narrow: None) -> None:
         (
             "fdr:dinov3",
             None,
-            ["there is no fdr:dinov3; there are convnext, dinov2, mae, siglip, clip"],
+            ["unknown fdr model 'dinov3'; did you mean dinov2? Choose from convnext, dinov2,"],
         ),
         ("fdr:mae", "text.pth", ["text.pth is plain text"]),
         ("fdr:mae", "none.pth", ["no weights file none.pth"]),

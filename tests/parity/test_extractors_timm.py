@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_project(place: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [
-        ("timm:resnet10", None, ["no model 'resnet10'", "did you mean", "resnet10t"]),
+        ("timm:resnet10", None, ["unknown timm model 'resnet10'", "did you mean", "resnet10t"]),
         (
             "timm:test_vit",
             "other.pth",

@@ -76,7 +76,7 @@ def test_a_setting_of_a_metric_can_have_another_name_as_well() -> None:
 def test_remedies_and_a_note_can_be_added() -> None:
     error = InputError("a is not b:", "give c")
     error.advise("leave d out")
-    error.append(" (from e)")
+    error.note += " (from e)"
     assert str(error) == "a is not b: give c, or leave d out (from e)"
 
 
@@ -135,7 +135,7 @@ def test_an_error_of_a_programs_own_class_reaches_other_ranks() -> None:
             self.lock = threading.Lock()
 
     error = OwnError(3, "x")
-    error.append("; d")
+    error.note += "; d"
     other = pickle.loads(pickle.dumps(error))
     assert (type(other), str(other), other.setting) == (InputError, "code 3: look at x; d", "num")
     assert other.exit_code == 2
@@ -248,6 +248,16 @@ def test_an_error_about_one_setting_names_it() -> None:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
         assert render(refused.value.text, as_flag).split()[0] == as_flag(name)
+
+
+def test_the_setting_is_the_first_that_the_problem_names() -> None:
+    of_metric = option(KID.named("subset_size"), 5)
+    remedy = f"pass {option('seed')}"
+    problem = f"{option('num')} and {option('crop')} contradict each other:"
+    assert InputError(problem, remedy).setting == "num"
+    assert InputError(problem, remedy, setting="crop").setting == "crop"
+    assert InputError(f"{of_metric} is large:", remedy).setting == "subset_size"
+    assert InputError("a is not b:", remedy).setting is None
 
 
 def test_a_long_value_is_not_printed_whole() -> None:

@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "a module without a file": (
         fidtool.InputError,
         "module .sys. has no attribute .__file__",
-        lambda at: load("sys:path", list, "--extractor sys:path", "extractor"),
+        lambda at: load("sys:path", list, "--extractor sys:path"),
     ),
     "a layer without a definition": (
         fidtool.InputError,

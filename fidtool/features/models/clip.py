@@ -37,7 +37,7 @@ from fidtool.features.weights import (
     silent_logging,
     unreadable,
 )
-from fidtool.names import suggestion
+from fidtool.names import closest, unknown_name
 from fidtool.system.local_files import open_regular
 
 # The folder to which open_clip downloads weights that are not on the Hugging Face Hub.
@@ -75,9 +75,8 @@ def _check_model(choice: NetworkChoice) -> None:
     name = choice.model
     known = open_clip.list_models()
     if name not in known:
-        raise choice.refused(
-            "extractor", f"open_clip has no model {name!r}{suggestion(name, known)}"
-        )
+        close = closest(name, known)
+        raise unknown_name("clip model", name, close, "open_clip.list_models()", choice.setting)
     text = open_clip.get_model_config(name)["text_cfg"]
     if "hf_model_name" in text or (choice.protocol and "hf_tokenizer_name" in text):
         raise choice.refused(

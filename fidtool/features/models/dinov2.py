@@ -31,6 +31,7 @@ from fidtool.features.weights import (
     read_tensors,
     weights_file,
 )
+from fidtool.names import closest, unknown_name
 
 # timm's names of the models.
 _ARCHITECTURES = {
@@ -58,8 +59,8 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
     name = choice.model
     if name not in _ARCHITECTURES:
-        listed = ", ".join(_ARCHITECTURES)
-        raise choice.refused("extractor", f"there is no dinov2:{name}; there are {listed}")
+        close = closest(name, _ARCHITECTURES)
+        raise unknown_name("dinov2 model", name, close, ", ".join(_ARCHITECTURES), choice.setting)
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     source = os.environ.get("FIDTOOL_DINOV2_URL") or _PUBLISHED.format(name)

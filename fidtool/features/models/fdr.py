@@ -23,6 +23,7 @@ from fidtool.features.models.timm import fetch_weights
 from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
 from fidtool.features.weights import Say, State, load_strictly
+from fidtool.names import closest, unknown_name
 
 
 class _Model(NamedTuple):
@@ -47,9 +48,8 @@ _MODELS = {
 def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     if choice.model not in _MODELS:
-        raise choice.refused(
-            "extractor", f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}"
-        )
+        close = closest(choice.model, _MODELS)
+        raise unknown_name("fdr model", choice.model, close, ", ".join(_MODELS), choice.setting)
     return fetch_weights(choice, say, _creator(choice.model))
 
 

@@ -41,8 +41,10 @@ from fidtool.features.protocol import (
     Protocol,
 )
 from fidtool.features.resize import Preparation
+from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.system.cache_dir import atomic_write, cache_dir
+from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
+from fidtool.system.local_files import check_file
 from fidtool.system.torch_internals import pack_convolution_weight, packed_convolution
 
 OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -358,10 +360,7 @@ def load_weights(explicit: str | None, say: Say, classifier: bool = False) -> We
     """
     named, *others = places(explicit)
     if named.path is not None:
-        if not named.there:
-            raise InputError(
-                f"no weights file {named.note} (from {named.label})", setting="weights"
-            )
+        check_file(named.note, named.label, "weights file")
         return _require_classifier(_read(named.path), classifier)
     weights = _first_on_disk(others, say, classifier) or download(say, classifier)
     if weights.origin != str(converted_path()):
@@ -411,12 +410,9 @@ def _read(path: Path) -> Weights:
     """Read a weights file, converted or original."""
     if path == converted_path():
         return _read_converted(path)
-    try:
-        return _parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(
-            f"cannot read the weights file {path}: {error.strerror or error}"
-        ) from None
+    with explain_errors(f"the weights file {path}"):
+        data = path.read_bytes()
+    return _parse(data, str(path))
 
 
 def _read_converted(path: Path) -> Weights:
@@ -448,10 +444,7 @@ def keep(weights: Weights) -> None:
         with atomic_write(path) as handle:
             handle.write(content.getbuffer())
     except OSError as error:
-        raise RunError(
-            f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}",
-            "set FIDTOOL_CACHE",
-        ) from None
+        raise not_stored("the weights", error) from None
 
 
 def _parse(data: bytes, origin: str) -> Weights:
@@ -525,9 +518,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     wanted = "no Inception weights"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
-        "FIDTOOL_WEIGHTS=FILE",
-        "run `fidtool weights --download` on a machine with internet access and copy the cache "
-        "folder (FIDTOOL_CACHE)",
+        "FIDTOOL_WEIGHTS=FILE"
     ]
     if classifier:
         wanted += " with the classifier"

@@ -29,7 +29,7 @@ from fidtool.features.weights import (
     unreadable,
     weights_file,
 )
-from fidtool.names import suggestion
+from fidtool.names import closest, unknown_name
 
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
@@ -80,9 +80,8 @@ def _creator(choice: NetworkChoice) -> partial[Any]:
 
     name, _, pool = choice.model.partition(":")
     if not timm.is_model(name):
-        raise choice.refused(
-            "extractor", f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
-        )
+        close = closest(name, timm.list_models())
+        raise unknown_name("timm model", name, close, "timm.list_models()", choice.setting)
     create = partial(timm.create_model, name, num_classes=0)
     return partial(create, global_pool=pool) if pool else create
 

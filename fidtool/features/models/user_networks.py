@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import IO
@@ -25,7 +24,7 @@ from fidtool.features.network import Network
 from fidtool.features.weights import silent_logging
 from fidtool.sources.contents import Files, explain_errors, read_head
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import check_file, read_file
 from fidtool.system.user_code import load
 
 _EXTRA = "fidtool.json"
@@ -44,12 +43,10 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     if is_program(choice.extractor):
         return _from_program(choice)
     named = choice.option("extractor", choice.extractor)
-    setting = choice.named("extractor")
-    network, name = load(choice.extractor, lambda factory: factory(), named, setting)
+    network, name = load(choice.extractor, lambda factory: factory(), named)
     if not isinstance(network, Network):
-        raise choice.refused(
-            "extractor",
-            f"{named} returned {type(network).__name__}; it must return a fidtool.Network",
+        raise InputError(
+            f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
         )
     return network, name
 
@@ -57,10 +54,7 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     path = choice.extractor
-    if not os.path.isfile(path):
-        raise choice.refused(
-            "extractor", f"no file {path} (from {choice.option('extractor', path)})"
-        )
+    check_file(path, choice.option("extractor", path))
     with explain_errors(path):
         content = read_file(path)
     module, extra = _loaded(choice, io.BytesIO(content))
@@ -81,7 +75,7 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
         )
     if choice.input_size not in (None, stated):
         asked = choice.option("input_size", choice.input_size)
-        raise choice.refused("input_size", f"{asked}: {path} states an input of {stated} pixels")
+        raise InputError(f"{asked}: {path} states an input of {stated} pixels")
     with about(place):
         network = Network(module, **settings)
     return network, f"{Path(path).name}@{hashlib.sha256(content).hexdigest()[:12]}"

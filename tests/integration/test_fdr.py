@@ -106,7 +106,7 @@ def test_weights_that_cannot_be_obtained_are_named_before_any_image_is_read(
         (tmp_path / name / "broken.png").write_bytes(b"no image")
     # The variable is read when it is imported.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("fidtool.system.download._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fidtool.system.download.FIRST_DELAY", 0.01)
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", "http://127.0.0.1:9/dinov2.pth")
     outcome = here(
         "compute",

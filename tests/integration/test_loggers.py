@@ -150,7 +150,7 @@ def test_a_folder_of_logs_is_not_the_package(
     """wandb writes to the folder ``wandb``, from which ``python -m fidtool`` could import."""
     (tmp_path / "trackerless").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(loggers._LOGGERS, "trackerless", loggers._LOGGERS["wandb"])  # type: ignore[index]
+    monkeypatch.setitem(loggers.LOGGERS, "trackerless", loggers.LOGGERS["wandb"])  # type: ignore[index]
     error = here("compute", *sets, *QUIET, "--log", "trackerless:p").error
     assert error.startswith("error: --log trackerless:p needs the package trackerless: ")
 
@@ -164,7 +164,7 @@ def failing(*_: object) -> None:
 def failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: loggers.__spec__)
     monkeypatch.setattr(loggers, "check_loggers", lambda places: None)
-    monkeypatch.setitem(loggers._LOGGERS, "wandb", (failing, "try again"))  # type: ignore[index]
+    monkeypatch.setitem(loggers.LOGGERS, "wandb", (failing, "try again"))  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("failure")
@@ -202,8 +202,8 @@ def test_a_logger_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
     release = threading.Event()
     waits: Callable[..., Any] = lambda *_: release.wait()  # noqa: E731
-    monkeypatch.setattr(loggers, "_SECONDS", 0.05)
-    monkeypatch.setitem(loggers._LOGGERS, "wandb", (waits, "try again"))  # type: ignore[index]
+    monkeypatch.setattr(loggers, "LOG_SECONDS", 0.05)
+    monkeypatch.setitem(loggers.LOGGERS, "wandb", (waits, "try again"))  # type: ignore[index]
     warned: list[str] = []
     log_values(bare("a", "b").results, Settings(log="wandb:p"), warned.append)
     release.set()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.models.dinov2 import _HASHES
+from fidtool.features.models.dinov2 import HASHES
 from fidtool.references.catalogue import REFERENCES
 from support.command_line import Run, messages
 from support.http_store import http_store
@@ -150,7 +150,7 @@ def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     file.parent.mkdir()
     tensors = published_file(1024, 1)
     torch.save(tensors, file)
-    monkeypatch.setitem(_HASHES, "vitl14", hashlib.sha256(file.read_bytes()).hexdigest())
+    monkeypatch.setitem(HASHES, "vitl14", hashlib.sha256(file.read_bytes()).hexdigest())
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
     with http_store(file.parent) as store:
         monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{store.url}{file.name}")

@@ -68,8 +68,8 @@ def mirror(
     pickled = place / served(EDM2.url)
     pickled.parent.mkdir(parents=True)
     pickled.write_bytes(pickle.dumps({"fid": statistics(4), "num_images": 7}))
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(reference_files, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(reference_files, "WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
     with http_store(place) as store:
         for name, value in {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}.items():
             monkeypatch.setenv(name, value)
@@ -116,7 +116,7 @@ def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
 def test_only_the_statistics_of_a_large_file_are_downloaded(
     mirror: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_FIRST_BYTES", 1000)
+    monkeypatch.setattr(download, "FIRST_BYTES", 1000)
     published, said = mirror.folder / served(ADM.url), []
     found = fetch(ADM, [], said.append)
     assert_same(found, published, *STATISTICS)

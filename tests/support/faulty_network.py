@@ -80,8 +80,8 @@ def write(log: str | None, word: str) -> None:
 
 def long_lapack() -> None:
     """Block this thread in one call for minutes."""
-    replace(watchdog, "_GRACE_SECONDS", 0.5)
-    replace(watchdog, "_SIGNAL_GRACE_SECONDS", 0.5)
+    replace(watchdog, "GRACE_SECONDS", 0.5)
+    replace(watchdog, "SIGNAL_GRACE_SECONDS", 0.5)
     matrix = torch.rand(5000, 5000, dtype=torch.float64)
     write(LAPACK_LOG, "entered ")
     torch.linalg.svd(matrix)

@@ -48,7 +48,7 @@ def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_that_nobody_reads_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_dir_module, "_UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(cache_dir_module, "UNREAD_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="a pipe that nobody reads"), atomic_write(tmp_path / "pipe"):
         pass

@@ -101,14 +101,14 @@ def check_lost(rank: int) -> None:
         assert world.gather(rank) == [0, 1, 2]
         # Not the last to fail.
         refused(fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image")
-    group._TRANSPORT_SECONDS = 2.0
+    group.TRANSPORT_SECONDS = 2.0
     ranks._gloo = None
     ranks.exchange("transfer", {}, 10, "")
     if rank:
         with contextlib.suppress(fidtool.RunError), ranks.world("transfer") as world:
             world.gather(rank)
             raise AssertionError("rank 0 was not there")
-    group._TRANSPORT_SECONDS = 300.0
+    group.TRANSPORT_SECONDS = 300.0
     dist.barrier()
     assert_in_sync(nn.Linear(2, 2, bias=False, device="meta"))
     assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2]

@@ -155,7 +155,7 @@ def lost_group() -> None:
     """
     metric = filled(network())
     before, merge = value(metric), metric._sums.sides["real"].merged
-    group._TRANSPORT_SECONDS = 2.0
+    group.TRANSPORT_SECONDS = 2.0
 
     def out_of_memory(world: Any) -> Any:
         raise MemoryError("made up")

@@ -17,7 +17,7 @@ def test_a_call_that_never_returns_does_not_keep_the_process(status: int) -> Non
         import atexit, threading
         from fidtool.cli import main
         from fidtool.system.background import in_background
-        main._LEAVING_SECONDS = 0.1
+        main.LEAVING_SECONDS = 0.1
         in_background(threading.Event().wait)
         atexit.register(threading.Event().wait)
         print("result")

@@ -159,7 +159,7 @@ def test_a_small_set_is_grouped_as_with_the_tree(
         thumbs = near_thumbs(count, kinds, noise, seed)
         found = duplicates._leaders(thumbs)
         with monkeypatch.context() as patch:
-            patch.setattr(duplicates, "_FEW", 0)
+            patch.setattr(duplicates, "FEW", 0)
             assert np.array_equal(found, duplicates._leaders(thumbs))
 
 

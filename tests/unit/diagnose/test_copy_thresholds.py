@@ -118,8 +118,8 @@ def test_near_duplicates_of_noise_are_not_searched_for() -> None:
 def test_in_very_large_sets_near_duplicates_are_not_searched_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert duplicates._MOST == 500_000
-    monkeypatch.setattr(duplicates, "_MOST", 9)
+    assert duplicates.MOST == 500_000
+    monkeypatch.setattr(duplicates, "MOST", 9)
     assert find_duplicates(pictures(9)).complete
     many = find_duplicates(pictures(10))
     assert not many.complete

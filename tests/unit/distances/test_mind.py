@@ -65,7 +65,7 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     real, fake = mixture(70, 6, 1), mixture(70, 6, 2)
     expected = measured(real, fake)
     for directions, rows in ((1, 1000), (130, 7)):
-        monkeypatch.setattr(kernel, "_DIRECTIONS", directions)
+        monkeypatch.setattr(kernel, "DIRECTIONS", directions)
         monkeypatch.setattr(exact, "BLOCK_ROWS", rows)
         assert measured(real, fake) == pytest.approx(expected, rel=1e-12)
 

@@ -56,7 +56,7 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     features = mixture(70, 12, 1)
     expected = measured(features)
     for columns, rows in ((1, 1000), (5, 7)):
-        monkeypatch.setattr(kernel, "_COLUMNS", columns)
+        monkeypatch.setattr(kernel, "COLUMNS", columns)
         monkeypatch.setattr(exact, "BLOCK_ROWS", rows)
         assert measured(features) == pytest.approx(expected, rel=1e-12)
 

@@ -162,7 +162,7 @@ def test_processing_in_parts_changes_nothing(
 ) -> None:
     pixels, plain = noise(61, 47, count=5), (torch.zeros(1), torch.ones(1))
     whole = network_input(list(pixels), 40, Preparation(method), *plain)
-    monkeypatch.setattr(resizing, "_CPU_BYTES", 20000)
+    monkeypatch.setattr(resizing, "CPU_BYTES", 20000)
     assert torch.equal(resize(pixels, 40, Preparation(method)), whole)
     assert torch.equal(network_input(list(pixels), 40, Preparation(method), *plain), whole)
 

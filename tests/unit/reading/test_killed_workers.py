@@ -278,7 +278,7 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
     monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stuck.end()
     assert len(waited) == 16
-    assert sum(waited) == workers._DYING_SECONDS
+    assert sum(waited) == workers.DYING_SECONDS
 
 
 def test_buffers_are_unmapped_at_the_end() -> None:
@@ -301,7 +301,7 @@ def test_buffers_are_unmapped_at_the_end() -> None:
 
 
 def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_KEPT_BYTES", 1 << 21)
+    monkeypatch.setattr(workers, "KEPT_BYTES", 1 << 21)
     for size, kept in ((1 << 21, True), ((1 << 21) + 4096, False)):
         started = Workers(filled, 1, PATIENCE)
         started.send((size, 1))
@@ -323,7 +323,7 @@ def test_memory_that_the_system_does_not_take_back() -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
     worker = SimpleNamespace(idle=[])
-    with Locked(-1, workers._KEPT_BYTES + 1) as memory:
+    with Locked(-1, workers.KEPT_BYTES + 1) as memory:
         buffer = workers.Buffer(1, lambda: worker, memory)  # type: ignore[arg-type]
         buffer.free()
     assert worker.idle == [buffer]

@@ -49,7 +49,7 @@ def values_of(metric: Any) -> list[str]:
 @pytest.mark.parametrize("held", [4, 1024])
 def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one process: within a batch, in a later one, and after a state was saved and loaded."""
-    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    monkeypatch.setattr(sums, "HELD_ROWS", held)
     plain = made(kind)
     plain.update(IMAGES, real=False)
     expected = values_of(plain)
@@ -212,7 +212,7 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
     """The sample counts once if its features can be left out; otherwise a warning says how many
     count again.
     """
-    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    monkeypatch.setattr(sums, "HELD_ROWS", held)
     metric, other = made(), made()
     other.reset()
     for start in range(0, 40, 4):

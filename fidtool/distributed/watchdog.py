@@ -313,7 +313,7 @@ class Watchdog:
                 next_heartbeat = now + _HEARTBEAT_SECONDS
                 posted = self._ask(self._exchange_heartbeats, None)
             if self._failure is None:
-                failure = posted or self._detect(now)
+                failure = posted or self.detect(now)
                 if failure is not None:
                     self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
@@ -338,7 +338,7 @@ class Watchdog:
         heartbeats = get_all(self._store, [f"heartbeat/{rank}" for rank in ranks])
         return dict(zip(ranks, heartbeats, strict=True))
 
-    def _detect(self, now: float) -> Failure | None:
+    def detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
         for rank in self._visible:
             # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.

@@ -34,8 +34,7 @@ _ROWS = 128
 # Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums,
 # Gram matrix, covariances of both sets, and their products.
 _MATRICES = 6
-EXACT = 2.0**53
-"""TODO"""
+_EXACT = 2.0**53
 
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
@@ -158,7 +157,7 @@ class ExactMoments:
         self._sum += integers.sum(0).to(torch.int64)
         # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
         # diagonal entry.
-        if self._reach + reach > EXACT:
+        if self._reach + reach > _EXACT:
             self._spill()
         self._reach += reach
         if self._recent is None:

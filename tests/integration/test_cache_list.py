@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fidtool.statistics.cache import _listed_path
+import fidtool
+from fidtool.sources.listing import list_folder
+from fidtool.statistics.cache import put_in_cache
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -58,12 +61,22 @@ def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     assert [row.split()[0] for row in here("cache").stdout.splitlines()[2:]] == shown[1:]
 
 
-def test_addresses_are_listed_without_their_secrets() -> None:
-    assert (
-        _listed_path("https://me:pass@host:8080/set.zip?token=secret#x")
-        == "https://host:8080/set.zip"
-    )
-    assert _listed_path("s3://bucket/set.zip") == "s3://bucket/set.zip"
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:pass@host:8080/set.zip?token=secret#x", "https://host:8080/set.zip"),
+        ("s3://bucket/set.zip", "s3://bucket/set.zip"),
+    ],
+)
+def test_addresses_are_listed_without_their_secrets(
+    here: Run, cached: dict[str, Path], tmp_path: Path, address: str, shown: str
+) -> None:
+    statistics = fidtool.read_statistics(tmp_path / "new.npz")
+    images = list_folder(str(tmp_path / "p"))
+    assert put_in_cache(replace(images, path=address), statistics, print)
+    paths = {entry["path"] for entry in here("cache", "--json").json["entries"]}
+    assert paths >= {shown}
+    assert address == shown or address not in paths
 
 
 def test_a_sample_is_distinguished_from_the_whole_set(

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.models.fdr import _MODELS, build
+from fidtool.features.models.fdr import MODELS, build
 from fidtool.features.resize import Preparation, resize
 from fidtool.features.weights import State
 from support.command_line import Run
@@ -201,13 +201,11 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str) -> None:
     torch.manual_seed(0)
     any_size = {} if name == "convnext" else {"dynamic_img_size": True}
-    model = randomised(
-        timm.create_model(_MODELS[name].name, pretrained=False, **any_size), gain=4.0
-    )
+    model = randomised(timm.create_model(MODELS[name].name, pretrained=False, **any_size), gain=4.0)
     tensors, file = model.state_dict(), place / "weights.pth"
     torch.save(tensors, file)
     reference = network(name, tensors)
@@ -236,13 +234,13 @@ def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str)
     ]
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_published_networks_have_these_sizes(name: str) -> None:
     """Without values, which would take gigabytes."""
     with torch.device("meta"):
-        model = timm.create_model(_MODELS[name].name, pretrained=False, num_classes=0)
+        model = timm.create_model(MODELS[name].name, pretrained=False, num_classes=0)
     assert model.num_features == (1152 if name == "siglip" else 1024)
-    assert model.pretrained_cfg["hf_hub_id"] == f"timm/{_MODELS[name].name}"
+    assert model.pretrained_cfg["hf_hub_id"] == f"timm/{MODELS[name].name}"
 
 
 @pytest.mark.parametrize("side", [224, 256])
@@ -254,7 +252,7 @@ def test_an_image_of_the_right_side_stays_as_it_is(side: int) -> None:
 
 def test_the_map_is_not_normalised(narrow: None) -> None:
     choice = NetworkChoice("fdr:convnext")
-    model = timm.create_model(_MODELS["convnext"].name, pretrained=False, num_classes=0)
+    model = timm.create_model(MODELS["convnext"].name, pretrained=False, num_classes=0)
     made = build(choice, State(model.state_dict(), "made up"))
     assert made.module.eval()(torch.zeros(1, 3, 224, 224)).shape == (1, 32, 7, 7)
 

@@ -208,13 +208,14 @@ def test_numbers_of_images(kept: bool) -> None:
 
 
 def test_antialias_selects_the_protocol() -> None:
-    for antialias, protocol in (
-        (True, "torchmetrics"),
-        (False, "tensorflow"),
-        (None, "pytorch-fid"),
+    for antialias, protocol, float_to_byte in (
+        (True, "torchmetrics", "floor"),
+        (False, "tensorflow", "floor"),
+        (None, "pytorch-fid", "round"),
     ):
         metric = FrechetInceptionDistance(64, antialias=antialias)
-        assert metric._network.definition.protocol_name == protocol
+        named = FrechetInceptionDistance(64, protocol=protocol, float_to_byte=float_to_byte)
+        assert metric.reference_digest == named.reference_digest
 
 
 TYPED = """

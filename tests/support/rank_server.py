@@ -131,9 +131,9 @@ def ignore_silence_before(sign: str) -> None:
     """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has
     happened.
     """
-    detect = Watchdog._detect
+    detect = Watchdog.detect
     replace(
-        Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None
+        Watchdog, "detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.duplicates import (
@@ -130,16 +128,24 @@ def test_natural_near_duplicates_of_simple_images() -> None:
     assert not has_notable_copies(exact, exact)
 
 
+def near_thumbs(thumbs: NDArray[np.uint8]) -> list[int]:
+    """The first thumbnail that each is a near duplicate of; no two images are equal."""
+    records = np.zeros(len(thumbs), dtype=RECORD)
+    records["digest"] = np.arange(len(thumbs))
+    records["thumb"] = thumbs
+    return near_copies(records)
+
+
 def test_duplicates_that_differ_slightly_are_grouped() -> None:
     rng = np.random.RandomState(0)
     originals = rng.randint(0, 256, (150, 72))
     kinds = rng.randint(0, 150, 400)
     thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
     _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
-    assert np.array_equal(duplicates._leaders(thumbs), first[inverse])
+    assert np.array_equal(near_thumbs(thumbs), first[inverse])
 
 
-def near_thumbs(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uint8]:
+def variants(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uint8]:
     """Different thumbnails, each a variant of one of ``kinds``, of which the first have most."""
     rng = np.random.default_rng(seed)
     originals = rng.integers(0, 256, (kinds, 72))
@@ -156,23 +162,20 @@ def test_a_small_set_is_grouped_as_with_the_tree(
     monkeypatch: pytest.MonkeyPatch, count: int, kinds: int, noise: int
 ) -> None:
     for seed in range(4):
-        thumbs = near_thumbs(count, kinds, noise, seed)
-        found = duplicates._leaders(thumbs)
+        thumbs = variants(count, kinds, noise, seed)
+        compared = near_thumbs(thumbs)
         with monkeypatch.context() as patch:
             patch.setattr(duplicates, "FEW", 0)
-            assert np.array_equal(found, duplicates._leaders(thumbs))
+            assert near_thumbs(thumbs) == compared
 
 
-def test_connected_points_have_the_first_of_them() -> None:
-    rng = np.random.default_rng(0)
-    for count in (1, 2, 50, 400):
-        for number in (0, 1, count // 2, 2 * count):
-            pairs = rng.integers(0, count, (number, 2))
-            graph = coo_array((np.ones(number), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-            _, first, inverse = np.unique(
-                connected_components(graph)[1], return_index=True, return_inverse=True
-            )
-            assert np.array_equal(duplicates._connected(pairs, count), first[inverse])
-    frames = rng.permutation(3000)  # of a film, each like the next
-    chain = np.stack([frames[1:], frames[:-1]], axis=1)
-    assert not duplicates._connected(chain, 3000).any()
+@pytest.mark.parametrize("few", [0, 2000])
+def test_the_frames_of_a_film_are_one_group(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Each is like the next, in whatever order, and the first and the last are not alike."""
+    monkeypatch.setattr(duplicates, "FEW", few)
+    frames = np.zeros((800, 72), np.uint8)
+    frames[:, ::2] = 200
+    for number in range(1, len(frames)):
+        frames[number:, number % 72] += 4
+    assert near_thumbs(frames[[0, -1]]) == [0, 1]
+    assert not any(near_thumbs(np.random.default_rng(0).permutation(frames)))

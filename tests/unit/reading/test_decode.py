@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ from fidtool.reading.batches import Batch, cut_batches
 from fidtool.reading.decode import DecodeError, DecodeOptions, ImageProperties, decode
 from fidtool.reading.loader import Piece, load
 from fidtool.reading.records import ImageRecords, records_of
-from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
 from fidtool.sources.listing import list_folder
 from fidtool.validation import MAX_PIXELS
@@ -178,13 +178,28 @@ def test_a_webp_above_the_limit_is_refused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks on this system")
-def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
-    with contents._pillow_lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(round(PATIENCE / 2))
-            os._exit(decode(FILES["PNG"]).pixels.shape != (23, 31, 3))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_a_process_forked_while_a_thread_decodes_can_decode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Image.open
+    decodes, forked = threading.Event(), threading.Event()
+
+    def wait_for_the_fork(file: Any) -> Image.Image:
+        decodes.set()
+        assert forked.wait(PATIENCE)
+        return opened(file)
+
+    monkeypatch.setattr(Image, "open", wait_for_the_fork)
+    thread = threading.Thread(target=decode, args=(FILES["PNG"],))
+    thread.start()
+    assert decodes.wait(PATIENCE)
+    child = os.fork()
+    forked.set()
+    if child == 0:
+        signal.alarm(round(PATIENCE / 2))
+        os._exit(decode(FILES["PNG"]).pixels.shape != (23, 31, 3))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
 
 
 def all_batches(folder: Path, workers: int, size: int = 4) -> list[Piece]:

@@ -22,7 +22,9 @@ from fidtool.training import (
     MemorizationInformedFrechetInceptionDistance,
     PrecisionRecallDensityCoverage,
 )
+from fidtool.training.feature_extractor import Feature, SharedExtractor, shared_extractor
 from fidtool.training.inception_metrics import ImageMetric
+from fidtool.training.inputs import image_hashes
 from support.pictures import fill, pictures
 from support.tiny_network import network
 
@@ -76,7 +78,7 @@ def test_states_copies_and_merges() -> None:
         copied = metric.clone()
         assert values(pickle.loads(pickle.dumps(metric))) == values(copied) == value
         fill(copied, 9)
-        assert copied._sums.sides["fake"].count == 2 * metric._sums.sides["fake"].count
+        assert copied.fake_features_num_samples == 2 * metric.fake_features_num_samples
         assert values(metric) == value, "a copy has its own sums"
         other, whole = several(), several()
         for left, right in zip(other, whole, strict=True):
@@ -123,7 +125,6 @@ def test_one_network_and_one_pass_for_all() -> None:
         KernelInceptionDistance(shared, subset_size=10, batch_size=8),
         PrecisionRecallDensityCoverage(shared, batch_size=8),
     ]
-    assert len({id(metric._network) for metric in metrics}) == 1
     passed.clear()
     for images, real in ((pictures(20, 1), True), (pictures(20, 2), False)):
         for metric in metrics:
@@ -343,14 +344,19 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
+def shared_network(feature: Feature) -> SharedExtractor:
+    """The network that metrics of this feature share."""
+    return shared_extractor(feature, None, None, None, None)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_module_that_was_changed_in_between_is_another_one(change: str) -> None:
     module = torch.nn.Sequential(Plain(), torch.nn.Sequential(torch.nn.Hardtanh(0.0, 1.5)))
-    first, same = FrechetInceptionDistance(module), KernelInceptionDistance(module)
-    assert same._network is first._network
+    first, shared = FrechetInceptionDistance(module), shared_network(module)
+    assert shared_network(module) is shared
     CHANGES[change](module)
     second = FrechetInceptionDistance(module)
-    assert second._network is not first._network
+    assert shared_network(module) is not shared
     fill(first)
     fill(second)
     assert float(first.compute()) != float(second.compute())
@@ -380,6 +386,11 @@ def test_grayscale_and_numbers_of_images() -> None:
     assert (other.result.real, other.result.fake) == (20, 20)
 
 
+def features_of(feature: Feature, images: torch.Tensor) -> torch.Tensor:
+    extractor = shared_network(feature).extractor(torch.device("cpu"))
+    return extractor.features(list(images.permute(0, 2, 3, 1)))
+
+
 @pytest.fixture
 def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     from fidtool.features.models.inception import Weights
@@ -399,9 +410,7 @@ def test_the_inception_score_uses_the_classifier(
     metric.update(images)
     metric.update(images, real=True)  # as in a MetricCollection
     mean, std = metric.compute()
-    features = metric._network.extractor(torch.device("cpu")).features(
-        list(images.permute(0, 2, 3, 1))
-    )
+    features = features_of(2048, images)
     p = (features.double() @ classifier.double().T).softmax(1)
     expected = (p * (p.log() - p.mean(0).log())).sum(1).mean().exp()
     assert float(mean) == pytest.approx(float(expected), rel=1e-6)
@@ -417,11 +426,11 @@ def test_deviations_are_those_of_torchmetrics() -> None:
     from fidtool.distances.inception_score import inception_score
 
     metric = InceptionScore(network(), splits=4)
-    metric.update(pictures(20, 2))
+    images = pictures(20, 2)
+    metric.update(images)
     mean, std = metric.compute()
-    run, spread, *_ = inception_score(
-        metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4
-    )
+    features = features_of(network(), images)[image_hashes(images).argsort()].numpy()
+    run, spread, *_ = inception_score(features, np.eye(16, dtype=np.float32), splits=4)
     assert (float(mean), float(std)) == (run, pytest.approx(spread * (4 / 3) ** 0.5, rel=1e-12))
 
 

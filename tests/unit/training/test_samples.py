@@ -23,7 +23,6 @@ from fidtool.training import (
     WithIndex,
     gather_outputs,
     rows,
-    samples,
     sums,
 )
 from support.tiny_network import network
@@ -132,7 +131,7 @@ def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) ->
     metric = made()
     metric.update(IMAGES[:8], real=False, index=range(8))
     with monkeypatch.context() as patched:
-        patched.setattr(sums.ImageSums, "_extract", lambda *_, **__: 1 / 0)
+        patched.setattr(sums, "ForwardPasses", lambda *_: 1 / 0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 metric.update(IMAGES[8:16], real=False, index=[0, *range(9, 16)])
@@ -306,31 +305,23 @@ def test_wrong_numbers(index: Any, said: str) -> None:
         gather_outputs([1, 2], index=index)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_which_outputs_are_of_other_samples(ranks: int, recwarn: pytest.WarningsRecorder) -> None:
-    """On several ranks a sampler repeats samples: floats may differ, but not the labels."""
+def test_which_outputs_are_of_other_samples(recwarn: pytest.WarningsRecorder) -> None:
+    """In one process. Those of several ranks are in `check_outputs` of gathers.py."""
     floats, labels = torch.arange(24.0).reshape(12, 2), torch.arange(12)
     equal = torch.cat([labels[:6], labels[:6]])
-    again, first = np.arange(6, 12), np.arange(6)
-
-    def other(joined: list[Any], count: int) -> None:
-        samples._warn_of_other_samples(joined, again[:count], first[:count], ranks)
-
-    other([torch.tensor([[torch.nan, 1.0]] * 12), list("abcdefabcdef")], 6)
-    other([], 6)
-    if ranks == 2:
-        other([floats], 3)
-        other([floats, equal], 4)
-        other([labels], 3)
+    again = [*range(6), *range(6)]
+    gather_outputs(torch.tensor([[torch.nan, 1.0]] * 12), list("abcdefabcdef"), index=again)
+    gather_outputs(index=again)
     assert not recwarn
-    for joined, count in (
-        ([labels], 4),
+    for outputs, count in (
+        ([labels], 1),
         ([floats, list("abcdefghijkl")], 4),
         ([floats], 6),
         ([floats, equal], 6),
     ):
+        index = [*range(6), *range(count), *range(6 + count, 12)]
         with pytest.warns(fidtool.FidtoolWarning, match=f"{count} of 12 samples were left out"):
-            other(joined, count)
+            gather_outputs(*outputs, index=index)
 
 
 class Stream(torch.utils.data.IterableDataset[int]):

@@ -57,7 +57,7 @@ def test_invalid_images(images: Any, normalize: bool, text: str) -> None:
     metric = FrechetInceptionDistance(network(), normalize=normalize)
     with pytest.raises(fidtool.InputError, match=text):
         metric.update(images, real=True)
-    assert metric._sums.sides["real"].count == 0
+    assert metric.real_features_num_samples == 0
 
 
 OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
@@ -172,7 +172,7 @@ def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -
                 each.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
     for real in (True, 1, np.bool_(True), torch.tensor(True), np.array(1)):
         metric.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
-    assert metric._sums.sides["real"].count == 10
+    assert metric.real_features_num_samples == 10
     assert FrechetInceptionDistance(network(), normalize=np.bool_(False)).normalize is False  # type: ignore[arg-type]
 
 

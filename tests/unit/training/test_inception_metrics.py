@@ -105,6 +105,11 @@ def test_the_order_of_the_images_does_not_matter() -> None:
         assert values(metric) == value
 
 
+def shared_network(feature: Feature) -> SharedExtractor:
+    """The network that metrics of this feature share."""
+    return shared_extractor(feature, None, None, None, None)
+
+
 def test_one_network_and_one_pass_for_all() -> None:
     passed = []
 
@@ -135,11 +140,10 @@ def test_one_network_and_one_pass_for_all() -> None:
     alone.update(pictures(20, 1), real=True)
     alone.update(pictures(20, 2), real=False)
     assert [*values(alone).values()] == [*together[0].values()]
+    before = shared_network(shared)
     with torch.no_grad():
         counting.module.convolution.weight.mul_(2.0)  # type: ignore[operator, union-attr]
-    assert FrechetInceptionDistance(shared)._network is not metrics[0]._network, (
-        "it was trained in between"
-    )
+    assert shared_network(shared) is not before, "it was trained in between"
 
 
 def test_real_statistics_with_features(tmp_path: Path) -> None:
@@ -342,11 +346,6 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     ),
     "a method": lambda module: setattr(module[0], "forward", MethodType(_tripled, module[0])),
 }
-
-
-def shared_network(feature: Feature) -> SharedExtractor:
-    """The network that metrics of this feature share."""
-    return shared_extractor(feature, None, None, None, None)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -73,7 +73,7 @@ def test_addresses_are_listed_without_their_secrets(
 ) -> None:
     statistics = fidtool.read_statistics(tmp_path / "new.npz")
     images = list_folder(str(tmp_path / "p"))
-    assert put_in_cache(replace(images, path=address), statistics, print)
+    assert put_in_cache(replace(images, path=address, listed=time.time_ns()), statistics, print)
     paths = {entry["path"] for entry in here("cache", "--json").json["entries"]}
     assert paths >= {shown}
     assert address == shown or address not in paths

@@ -403,7 +403,7 @@ def test_the_detail_of_black_images_is_not_compared() -> None:
     assert codes((real, fake)) == ["repeated pixels"], "half of those that are not black"
 
 
-@pytest.mark.parametrize("step", [1, 5, 10])
+@pytest.mark.parametrize("step", [1, 3, 5])
 def test_small_sets_are_compared_as_by_scipy(step: int) -> None:
     """From 50 images on, their medians decide. In smaller sets, ranks must differ by 4 standard
     deviations as well. There are more ties the larger the ``step`` between the values.

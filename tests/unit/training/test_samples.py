@@ -134,7 +134,7 @@ def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) ->
         patched.setattr(sums, "ForwardPasses", lambda *_: 1 / 0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                metric.update(IMAGES[8:16], real=False, index=[0, *range(9, 16)])
+                metric.update(IMAGES[8:20], real=False, index=[0, *range(9, 20)])
     metric.compute()
     assert metric.result.warnings == made_without_index(8).result.warnings
 

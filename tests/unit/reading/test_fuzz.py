@@ -200,5 +200,4 @@ def test_damaged_files_give_an_image_or_a_decode_error(examples: int) -> None:
 
     attempt()
     # Both outcomes must occur, otherwise the damage is too slight or too severe for a useful test.
-    assert seen["decoded"] > seen.total() // 20
-    assert seen["decoded"] < seen.total() * 19 // 20
+    assert seen.total() // 40 < seen["decoded"] < seen.total() * 39 // 40

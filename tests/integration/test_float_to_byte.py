@@ -127,20 +127,6 @@ def test_one_rule_in_training(
     assert callback.frechet_distance == pytest.approx(float(value), rel=1e-12)
 
 
-def test_torchmetrics_argument_truncates(environment: dict[str, str]) -> None:
-    metrics = [
-        FrechetInceptionDistance(64, normalize=True, antialias=False),
-        FrechetInceptionDistance(64, normalize=True, protocol="tensorflow", float_to_byte="floor"),
-        FrechetInceptionDistance(64, normalize=True, antialias=False, float_to_byte="round"),
-    ]
-    for real in (True, False):
-        images = torch.rand(4, 3, 20, 20)
-        for metric in metrics:
-            metric.update(images, real=real)
-    first, second, third = (float(metric.compute()) for metric in metrics)
-    assert first == second != third
-
-
 def test_the_protocol_of_a_statistics_file_decides(
     here: Run, place: Path, environment: dict[str, str]
 ) -> None:

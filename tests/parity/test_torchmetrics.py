@@ -207,15 +207,21 @@ def test_numbers_of_images(kept: bool) -> None:
     )
 
 
-def test_antialias_selects_the_protocol() -> None:
-    for antialias, protocol, float_to_byte in (
-        (True, "torchmetrics", "floor"),
-        (False, "tensorflow", "floor"),
-        (None, "pytorch-fid", "round"),
-    ):
-        metric = FrechetInceptionDistance(64, antialias=antialias)
-        named = FrechetInceptionDistance(64, protocol=protocol, float_to_byte=float_to_byte)
-        assert metric.reference_digest == named.reference_digest
+@pytest.mark.parametrize(
+    ("settings", "meant"),
+    [
+        ({"antialias": True}, {"protocol": "torchmetrics", "float_to_byte": "floor"}),
+        ({"antialias": False}, {"protocol": "tensorflow", "float_to_byte": "floor"}),
+        ({"antialias": False, "float_to_byte": "round"}, {"protocol": "tensorflow"}),
+        ({}, {"protocol": "pytorch-fid", "float_to_byte": "round"}),
+    ],
+)
+def test_antialias_selects_protocol_and_rounding(
+    settings: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    metric, named = (FrechetInceptionDistance(64, **options) for options in (settings, meant))
+    assert metric.reference_digest == named.reference_digest
+    assert metric.float_to_byte == named.float_to_byte
 
 
 TYPED = """

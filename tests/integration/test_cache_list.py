@@ -52,7 +52,7 @@ def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     """One can be deleted, because its name begins with the ID."""
     found = here("cache", "--json").json
     folder = f"{found['folder']}/statistics"
-    assert {f"{folder}/{each['id']}.npz" for each in found["entries"]} == {
+    assert {f"{folder}/{entry['id']}.npz" for entry in found["entries"]} == {
         *map(str, cached.values())
     }
     shown = [row.split()[0] for row in here("cache").stdout.splitlines()[2:]]
@@ -87,7 +87,7 @@ def test_a_sample_is_distinguished_from_the_whole_set(
     for name, more in (("all", ()), ("some", ("--num", 3))):
         assert here("stats", folder, "-o", f"{name}.npz", "--extractor", TINY, *more).status == 0
     assert sorted(
-        (each["images"], each["found"]) for each in here("cache", "--json").json["entries"]
+        (entry["images"], entry["found"]) for entry in here("cache", "--json").json["entries"]
     ) == [
         (3, 5),
         (5, 5),

@@ -37,8 +37,8 @@ def gaussians(seed: int) -> dict[str, dict[str, np.ndarray]]:
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[dict[str, dict[str, np.ndarray]], ...]:
     sets = gaussians(0), gaussians(1)
-    for name, each in zip(("real.pkl", "fake.pkl"), sets, strict=True):
-        (tmp_path / name).write_bytes(pickle.dumps(each))
+    for name, features in zip(("real.pkl", "fake.pkl"), sets, strict=True):
+        (tmp_path / name).write_bytes(pickle.dumps(features))
     return sets
 
 
@@ -47,7 +47,7 @@ def expected(files: tuple[dict[str, dict[str, np.ndarray]], ...]) -> dict[str, f
     found = {}
     for entry, layer in FD_LOSS.items():
         one, other = files[0][entry], files[1][entry]
-        roots = [np.sqrt(each["sigma"].diagonal()) for each in (one, other)]
+        roots = [np.sqrt(statistics["sigma"].diagonal()) for statistics in (one, other)]
         distance = ((one["mu"] - other["mu"]) ** 2).sum() + ((roots[0] - roots[1]) ** 2).sum()
         network = layer.replace("_", ":") or "inception"
         found[network] = float(distance / DENOMINATORS[network])

@@ -74,7 +74,7 @@ GIVEN: dict[str, Callable[[Path, Floats], Any]] = {
     "a file of torch": lambda place, _: place / "floats.pt",
     "an array": lambda _, floats: floats,
     "a list of tensors": lambda _, floats: [
-        torch.from_numpy(each).permute(2, 0, 1) for each in floats
+        torch.from_numpy(image).permute(2, 0, 1) for image in floats
     ],
     "an iterable": lambda _, floats: iter(floats),
 }

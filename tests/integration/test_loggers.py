@@ -63,7 +63,9 @@ def test_values_are_read_back(
     logged = fidtool(*arguments, **variables(folder))
     assert logged.status == 0, logged.stderr
     assert "warning: --log" not in logged.stderr
-    values = {each["fake"].rpartition("/")[2]: each["metrics"] for each in logged.json["results"]}
+    values = {
+        result["fake"].rpartition("/")[2]: result["metrics"] for result in logged.json["results"]
+    }
     assert any(key.startswith("kid_std") for key in values["step30"])
     rows = READERS[kind](folder)
     assert [step for _, step, _ in rows] == [30, 200, 1000]

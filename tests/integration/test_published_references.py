@@ -193,7 +193,8 @@ def _as_edm2(picture: Any) -> torch.Tensor:
         / 255
     )
     mean, std = (
-        torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        torch.tensor(values)[:, None, None]
+        for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
     return (small - mean) / std
 

@@ -125,7 +125,7 @@ def test_an_archive_is_downloaded_once(
     """Its copy serves later runs; its size is said before. Servers need not support ranges."""
     monkeypatch.setattr(remote, "SAID_BYTES", 1)
     web.faults["images.zip"], web.lasting = ["whole"], True
-    arguments = [each for each in ARGUMENTS if each != "--json"]
+    arguments = [argument for argument in ARGUMENTS if argument != "--json"]
     first = here("compute", place / "real", f"{web.url}images.zip", *arguments)
     assert f"downloading {web.url}images.zip (0.0 MB) into" in first.stderr
     again = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)

@@ -124,8 +124,8 @@ def test_other_images_in_real_are_another_real(
 def test_a_gate_is_missed_by_one_of_two(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     (days / "bad").symlink_to(sets[1])
     arguments = ("compute", "real", "bad", "fake", *FLAGS, "--quiet")
-    distances = [each["metrics"] for each in here(*arguments, "--json").json["results"]]
-    limit = sum(next(iter(each.values())) for each in distances) / 2
+    distances = [result["metrics"] for result in here(*arguments, "--json").json["results"]]
+    limit = sum(next(iter(metrics.values())) for metrics in distances) / 2
     first = here(*arguments, "--fail-above", limit, "--history", "two.jsonl")
     assert first.status == 3
     bad, fake = (
@@ -166,7 +166,7 @@ def test_the_first_day_of_a_gate(here: Run, days: Path, sets: tuple[Path, ...]) 
     first, second = here(*arguments), here(*arguments)
     assert (first.status, second.status) == (0, 0)
     said = "warning: ./n.jsonl has no baseline yet: this result becomes the first"
-    assert [said in each.stderr.splitlines() for each in (first, second)] == [True, False]
+    assert [said in outcome.stderr.splitlines() for outcome in (first, second)] == [True, False]
     _place(days / "fake", sets[1])
     assert here(*arguments).status == 3
     assert len((days / "n.jsonl").read_text().splitlines()) == 3

@@ -84,8 +84,8 @@ def test_a_number_alone(here: Run, sets: list[str]) -> None:
     """The first that was requested, as in the JSON."""
     found = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
     kids = [
-        next(value for key, value in each["metrics"].items() if key.startswith("kid"))
-        for each in found
+        next(value for key, value in result["metrics"].items() if key.startswith("kid"))
+        for result in found
     ]
     assert here("compute", *sets, *FLAGS, *KID, "--value").stdout == "".join(
         f"{kid!r}\n" for kid in kids

@@ -113,15 +113,15 @@ def test_real_statistics_of_several_networks(here: Run, tmp_path: Path) -> None:
     for feature, name in ((TINY, "tiny.npz"), (f"{COLOURS}@step=14", "colours.npz")):
         for kind in (FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=10)):
             references = both, fidtool.read_statistics(both), tmp_path / name
-            metrics = [kind(feature, real_statistics=each) for each in references]
+            metrics = [kind(feature, real_statistics=reference) for reference in references]
             for metric in metrics:
                 metric.update(pictures(30, 3), real=False)
             joint, in_memory, own = (metric.compute() for metric in metrics)
             assert joint == in_memory == own
             assert len({metric.reference_digest for metric in metrics}) == 1
         digests = []
-        for each in (*references, real):  # a folder too
-            callback = FIDCallback("generate", each, num_samples=10, feature=feature)
+        for reference in (*references, real):  # a folder too
+            callback = FIDCallback("generate", reference, num_samples=10, feature=feature)
             callback.on_fit_start(Trainer(callbacks=[callback]), Model())
             digests.append(callback.state_dict()["reference"])
         assert len({*digests}) == 1

@@ -166,7 +166,7 @@ def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place:
     same, other = here(*run, *main, "tiny.pt"), here(*run, *main, "others.pt")
     assert same.json["layers"] == {}
     assert list(other.json["layers"]) == ["embedding"]
-    values = [each.metrics["cmmd_clip_fidtool_tiny"] for each in (same, other)]
+    values = [outcome.metrics["cmmd_clip_fidtool_tiny"] for outcome in (same, other)]
     assert values[0] == values[1] > 0
 
 

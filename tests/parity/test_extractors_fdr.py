@@ -55,7 +55,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     """Return the weighted values of all heads, (n, queries, D), of tensors of shape (n, tokens,
     D).
     """
-    q, k, v = (each.view(*each.shape[:2], HEADS, -1).transpose(1, 2) for each in (q, k, v))
+    q, k, v = (part.view(*part.shape[:2], HEADS, -1).transpose(1, 2) for part in (q, k, v))
     weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
     return (weights @ v).transpose(1, 2).flatten(2)
 
@@ -211,7 +211,7 @@ def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str)
     reference = network(name, tensors)
     expected = [features(place / folder, transform(name), reference) for folder in ("real", "fake")]
     extractor = built(f"fdr:{name}", file)
-    assert [each.feature_step for each in extractor.definitions.values()] == [
+    assert [definition.feature_step for definition in extractor.definitions.values()] == [
         14 if name == "convnext" else 16
     ]
     (images,) = batches(place / "real")

@@ -145,7 +145,7 @@ def test_networks_of_papers(
     assert outcome.fid == pytest.approx(distance(*sets), rel=1e-5)
     protocol, config = outcome.json["protocol"], resolve_model_data_config(model)
     assert protocol["extractor"] == f"timm:{name.partition('.')[0]}{pool}"
-    mean, std = (list(config[each]) for each in ("mean", "std"))
+    mean, std = (list(config[name]) for name in ("mean", "std"))
     assert (protocol["dims"], protocol["normalization"]) == (dims, f"(x/255-{mean})/{std}")
 
 

@@ -86,7 +86,7 @@ def test_of_two_writers_one_is_refused(
             atomic_write(tmp_path / "other.npz", overwrite=False) as second,
         ):
             second.write(b"second")
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "real.npz": b"first",
         "other.npz": b"other",
     }

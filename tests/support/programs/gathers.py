@@ -72,7 +72,7 @@ def check_dtypes(rank: int) -> None:
         joined = gather_with_grad(own)
         assert joined.dtype == dtype
         assert torch.equal(
-            joined, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(4)])
+            joined, torch.cat([torch.full((number, 3), number).to(dtype) for number in range(4)])
         )
     half = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
     gather_with_grad(half, grad="mean").float().square().sum().backward()
@@ -87,7 +87,7 @@ def check_adapter(rank: int) -> None:
     """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor
     without an update.
     """
-    assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
+    assert [float(share) for share in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
     assert gather_with_grad(torch.tensor(rank / 2)).tolist() == [0.0, 0.5, 1.0, 1.5]
     mine = (
         torch.tensor([], requires_grad=True)

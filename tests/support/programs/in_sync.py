@@ -155,7 +155,7 @@ def check_drift(rank: int) -> None:
     assert_in_sync(wrapped)
     every = [torch.zeros_like(together) for _ in range(dist.get_world_size())]
     dist.all_gather(every, together)
-    assert all(torch.equal(each, together) for each in every)
+    assert all(torch.equal(weights, together) for weights in every)
     single = trained(arcface(), whole=True)
     # In float32 the ranks' means are averaged in a different order than the joined batch's, in each
     # of five steps.

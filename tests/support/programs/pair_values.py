@@ -39,7 +39,7 @@ def value(metric: ReconstructionMetric) -> str:
     computed = metric.compute()
     assert metric.result is not None
     assert float(computed) == next(iter(metric.result.values.values()))
-    exact = ",".join(each.hex() for each in metric.result.values.values())
+    exact = ",".join(number.hex() for number in metric.result.values.values())
     return (
         f"{exact} of {metric.result.fake} by {metric.result.scope}, {len(metric.result.warnings)} "
         "warnings"

@@ -64,7 +64,7 @@ class TestCopies:
     def test_the_groups_equal_those_of_comparing_all_pairs(self) -> None:
         rng = np.random.default_rng(2)
         base = [sample(seed) for seed in range(60)]
-        files = [encoded(each) for each in base]
+        files = [encoded(image) for image in base]
         files += [
             encoded(base[place], "JPEG", quality=int(rng.integers(80, 100)))
             for place in rng.integers(0, 60, 90)
@@ -103,7 +103,7 @@ class TestCopies:
         """
         rng = np.random.default_rng(7)
         pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
-        records = records_of([encoded(each) for each in [*pictures, *pictures[:5]]])
+        records = records_of([encoded(picture) for picture in [*pictures, *pictures[:5]]])
         assert near_copies(records) == [*range(20), *range(5)]
         assert near_copies(
             records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])

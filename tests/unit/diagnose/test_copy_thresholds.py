@@ -72,7 +72,7 @@ def test_a_pattern_is_searched_for_from_1_percent_on() -> None:
 def test_examples() -> None:
     """Eight files of each of eight images."""
     found = of_images([*range(9)] * 9)
-    assert [len(each) for each in found.examples] == [8] * 8
+    assert [len(files) for files in found.examples] == [8] * 8
     assert found.multiplicities == {9: 9}
 
 

@@ -48,7 +48,7 @@ def shapes(width: int) -> Pair:
 def lighter(shift: float, swing: float = 40, count: int = 100) -> Pair:
     """Sets whose mean brightness differs by ``shift``, and varies by ``swing``."""
     light = (by_turns(count, swing, LIGHT + more) for more in (0, shift))
-    real, fake = (pictures(count, thumb=thumbnail(each)) for each in light)
+    real, fake = (pictures(count, thumb=thumbnail(brightness)) for brightness in light)
     return real, fake
 
 
@@ -362,15 +362,17 @@ def test_the_crop_for_sets_of_other_shapes(
         varied = height is None
         sets.append(pictures(width=width, height=some((60, 200), (40, 100)) if varied else height))
     found = [
-        each
-        for each in pair_findings(sets[0], sets[1], [])
-        if each.code in ("other size", "other shape")
+        finding
+        for finding in pair_findings(sets[0], sets[1], [])
+        if finding.code in ("other size", "other shape")
     ]
     stretched = [
-        render(each.message) for each in found if "stretches them differently" in each.message
+        render(finding.message)
+        for finding in found
+        if "stretches them differently" in finding.message
     ]
     assert len(stretched) == bool(crops)
-    assert all(each.endswith(f"compare with {crops}") for each in stretched)
+    assert all(message.endswith(f"compare with {crops}") for message in stretched)
 
 
 def test_the_format_of_originals_is_no_fault_of_reconstructions() -> None:
@@ -382,7 +384,7 @@ def test_the_format_of_originals_is_no_fault_of_reconstructions() -> None:
         (png, jpeg, True),
         (jpeg, png, True),
     ):
-        codes_found = {each.code for each in pair_findings(real, fake, [], paired)}
+        codes_found = {finding.code for finding in pair_findings(real, fake, [], paired)}
         assert ("lossy" in codes_found) == (not paired or fake is jpeg)
 
 

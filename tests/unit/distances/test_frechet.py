@@ -128,7 +128,9 @@ def test_eigenvalues_are_not_used_if_squaring_lost_their_digits() -> None:
     sigma2 = (rotation * (values * (1 + 1e-4 * rng.rand(60)))) @ rotation.T
     sigma1, sigma2 = (sigma1 + sigma1.T) / 2, (sigma2 + sigma2.T) / 2
     factors = [factor(torch.from_numpy(sigma), None, "any") for sigma in (sigma1, sigma2)]
-    assert all(torch.equal(each, each.tril()) for each in factors), "both are of full rank"
+    assert all(torch.equal(triangle, triangle.tril()) for triangle in factors), (
+        "both are of full rank"
+    )
     exact = float(torch.linalg.svdvals(factors[0].T @ factors[1]).sum())
     rest = sum(torch.from_numpy(sigma).trace().item() for sigma in (sigma1, sigma2))
     mu = np.zeros(60)

@@ -31,7 +31,8 @@ def independent(real: Features, fake: Features, directions: int, seed: int) -> f
     for row in drawn:
         unit = row / np.sqrt((row**2).sum())
         one, other = (
-            np.sort((each[:count].astype(np.float64) * unit).sum(1)) for each in (real, fake)
+            np.sort((projections[:count].astype(np.float64) * unit).sum(1))
+            for projections in (real, fake)
         )
         found.append(((one - other) ** 2).mean())
     return 3 * dims * float(np.mean(found))

@@ -143,7 +143,7 @@ def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0].dtype == np.float64
     assert found[0] == pytest.approx(expected, abs=1e-4)
     assert np.array_equal(np.flatnonzero(found[0] == 0), np.arange(60, 69))
-    assert all(np.array_equal(each, found[0]) for each in found)
+    assert all(np.array_equal(other, found[0]) for other in found)
     grid, points = lattice(40, 3, 1), lattice(9, 3, 2)
     exact = np.sqrt(((points[:, None].astype(float) - grid) ** 2).sum(2).min(1))
     assert np.array_equal(distances_to_nearest(grid, points), exact)

@@ -101,7 +101,7 @@ def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
     theirs = np.stack(
-        [np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels]
+        [np.asarray(channel.resize((299, 299), Image.Resampling.BICUBIC)) for channel in channels]
     )
     found = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[
         0

@@ -91,22 +91,24 @@ def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
     records = records_of([found, decode(FILES["PNG"])])
     findings = property_findings(ImageRecords(records, ["a", "b"]))
     assert [
-        f"(up to {bands} in all)" in each.message for each in findings if each.code == "bands"
+        f"(up to {bands} in all)" in finding.message
+        for finding in findings
+        if finding.code == "bands"
     ] == [True] * bool(bands)
 
 
 def test_a_band_can_look_like_transparency_in_some_images() -> None:
     infrared, masked = photo(4), np.dstack([photo(3), np.uint8(255) * (photo(1) > 90)])
-    images = [decode(tiff(each, [2])) for each in (infrared, masked, infrared)]
+    images = [decode(tiff(bands, [2])) for bands in (infrared, masked, infrared)]
     assert [(image.properties.bands, image.properties.alpha) for image in images] == [
         (1, 0),
         (0, 1),
         (1, 0),
     ]
     found = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
-    assert [(each.code, each.count) for each in found] == [("alpha", 1), ("bands", 2)]
+    assert [(finding.code, finding.count) for finding in found] == [("alpha", 1), ("bands", 2)]
     same = property_warnings(vars(ImageProperties.total(image.properties for image in images)))
-    assert {each.code: each.message for each in found} == same
+    assert {finding.code: finding.message for finding in found} == same
 
 
 @pytest.mark.parametrize(("bands", "dtype"), [(4, np.uint8), (8, np.uint16)])

@@ -91,7 +91,7 @@ def test_a_default_timeout_of_the_program() -> None:
         found = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
     finally:
         socket.setdefaulttimeout(before)
-    assert [int(each[0]) for each in found] == list(range(8))
+    assert [int(array[0]) for array in found] == list(range(8))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -76,7 +76,7 @@ def test_values_have_the_bits_of_the_command(backbone: Path, environment: object
     torch.set_num_threads(2)
     for metric in metrics:
         for start in (3, 0, 5):  # in another order and in other batches
-            metric.update(*(each[start : {3: 5, 0: 3, 5: 7}[start]] for each in pairs))
+            metric.update(*(images[start : {3: 5, 0: 3, 5: 7}[start]] for images in pairs))
         for name, value in values(metric).items():
             assert value == found[name], name
         assert metric.result is not None
@@ -101,7 +101,7 @@ def test_floats_are_rounded_to_the_bytes_of_the_command() -> None:
     assert PeakSignalNoiseRatio(255).normalize is False
     gray, expanded = PeakSignalNoiseRatio(255), PeakSignalNoiseRatio()
     gray.update(bytes_of[0][:, :1], bytes_of[1][:, :1])
-    expanded.update(*(each[:, :1].expand(-1, 3, -1, -1) for each in bytes_of))
+    expanded.update(*(images[:, :1].expand(-1, 3, -1, -1) for images in bytes_of))
     assert values(gray) == values(expanded)
 
 
@@ -264,10 +264,10 @@ def test_copies_and_merges(filled: list[ReconstructionMetric], environment: obje
     for metric in filled:
         before = values(metric)
         copies = [metric.clone(), copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))]
-        for each in copies:
-            assert values(each) == before
-            each.update(*pairs_of(4, 40, seed=2))
-            assert values(each) != before
+        for copied in copies:
+            assert values(copied) == before
+            copied.update(*pairs_of(4, 40, seed=2))
+            assert values(copied) != before
         assert values(metric) == before, "a copy has its own values"
         other = metric.clone()
         other.reset()
@@ -442,11 +442,14 @@ def test_other_orders_are_said(order: str) -> None:
         metric.compute()
     assert metric.result is not None
     said = [
-        each for each in metric.result.warnings if "are probably in different orders" in each.text
+        warning
+        for warning in metric.result.warnings
+        if "are probably in different orders" in warning.text
     ]
     assert len(said) == len(caught) == (order != "same")
     assert all(
-        " of 40 sampled preds fit the target of another pair better" in each.text for each in said
+        " of 40 sampled preds fit the target of another pair better" in warning.text
+        for warning in said
     )
     other = PeakSignalNoiseRatio()
     other.merge_state(metric)

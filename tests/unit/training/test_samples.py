@@ -109,8 +109,8 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     merged.reset()  # its real images are those of the other metric
     merged.merge_state(resumed)
     merged.compute()
-    for each in (metric, resumed, merged):
-        (warning,) = each.result.warnings
+    for evaluated in (metric, resumed, merged):
+        (warning,) = evaluated.result.warnings
         assert re.match(said, warning.text)
 
 

@@ -58,8 +58,8 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     fill(other, 7)
     torch.nn.ModuleDict({"fid": other}).load_state_dict(torch.load(file, weights_only=True))
     assert other.compute() == metric.compute()
-    for each in (metric, other):
-        each.update(pictures(9, 30), real=False)
+    for either in (metric, other):
+        either.update(pictures(9, 30), real=False)
     assert other.compute() == metric.compute()
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})

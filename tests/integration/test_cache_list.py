@@ -23,13 +23,13 @@ def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, 
     folders = [make_pictures(tmp_path / name, count) for name, count in (("p", 3), ("q", 4))]
     time.sleep(0.08)  # younger files are not cached: see test_cache
     statistics = Path(environment["FIDTOOL_CACHE"]) / "statistics"
-    found: dict[str, Path] = {}
+    entries: dict[str, Path] = {}
     for name, folder, network in (("new", 0, TINY), ("old", 0, COLOURS), ("oldest", 1, TINY)):
         assert (
             here("stats", folders[folder], "-o", f"{name}.npz", "--extractor", network).status == 0
         )
-        (found[name],) = set(statistics.glob("*.npz")) - set(found.values())
-    return found
+        (entries[name],) = set(statistics.glob("*.npz")) - set(entries.values())
+    return entries
 
 
 def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
@@ -50,9 +50,9 @@ def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
 
 def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     """One can be deleted, because its name begins with the ID."""
-    found = here("cache", "--json").json
-    folder = f"{found['folder']}/statistics"
-    assert {f"{folder}/{entry['id']}.npz" for entry in found["entries"]} == {
+    listed = here("cache", "--json").json
+    folder = f"{listed['folder']}/statistics"
+    assert {f"{folder}/{entry['id']}.npz" for entry in listed["entries"]} == {
         *map(str, cached.values())
     }
     shown = [row.split()[0] for row in here("cache").stdout.splitlines()[2:]]

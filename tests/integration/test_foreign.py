@@ -268,9 +268,9 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
     assert (named.status, named.stdout.startswith("FD (64 dimensions): ")) == (0, True)
     features = np.random.RandomState(0).standard_normal((80, 64)).astype(np.float32)
-    found = fidtool.compute(features, features[:70], features=True).results[0].metrics
-    assert "fd_64" in found
-    assert "fid_64" not in found
+    metrics = fidtool.compute(features, features[:70], features=True).results[0].metrics
+    assert "fd_64" in metrics
+    assert "fid_64" not in metrics
     assert here("compute", "good.npz", "good.npz").stdout.startswith("FID (64 dimensions): ")
     with pytest.raises(
         fidtool.InputError, match=r"bad\.npz is not of Inception.* their network with feature="
@@ -294,9 +294,9 @@ def test_statistics_unlike_inceptions(here: Run, tmp_path: Path, kind: str) -> N
     length, spread, unlike = SIZES[kind]
     statistics_of(tmp_path / "good.npz", 20.0, spread=4.0)
     statistics_of(tmp_path / "given.npz", length, spread=spread)
-    found = here("compute", "good.npz", "given.npz")
-    assert found.status == 0
-    assert ("given.npz: probably not statistics of Inception" in found.stderr) == unlike
+    outcome = here("compute", "good.npz", "given.npz")
+    assert outcome.status == 0
+    assert ("given.npz: probably not statistics of Inception" in outcome.stderr) == unlike
 
 
 @needs_weights
@@ -319,9 +319,11 @@ def test_inceptions_own_statistics_are_like_them(tmp_path: Path, dims: int) -> N
     """Of noise and of one colour, written without a fingerprint."""
     noise = np.random.RandomState(0).randint(0, 256, (4, 24, 24, 3)).astype(np.uint8)
     for images in (noise, np.zeros_like(noise)):
-        found = fidtool.compute_statistics(images, dims=dims, cache=False)
-        assert found is not None
+        statistics = fidtool.compute_statistics(images, dims=dims, cache=False)
+        assert statistics is not None
         assert (
-            inception_doubts("it", replace(found.layers[FEATURES], definition=None), "inception")
+            inception_doubts(
+                "it", replace(statistics.layers[FEATURES], definition=None), "inception"
+            )
             == []
         )

@@ -69,8 +69,8 @@ def test_values_are_read_back(
     assert any(key.startswith("kid_std") for key in values["step30"])
     rows = READERS[kind](folder)
     assert [step for _, step, _ in rows] == [30, 200, 1000]
-    for _, step, found in rows:
-        assert found == pytest.approx(values[f"step{step}"], rel=1e-6, abs=1e-9)
+    for _, step, logged_values in rows:
+        assert logged_values == pytest.approx(values[f"step{step}"], rel=1e-6, abs=1e-9)
     assert len({name for name, _, _ in rows}) == 1
     if kind == "trackio":
         return  # in this process it may have been imported with another folder

@@ -88,9 +88,9 @@ def test_three_days(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     assert here("diff", "monday.json", "tuesday.json").stdout.startswith(
         "fake: cannot be distinguished: bias-corr"
     )
-    found = here("diff", "monday.json", "wednesday.json").stdout
-    assert found.startswith("fake: worse: bias-corrected FD (")
-    assert "  settings.batch_size: - -> 5\n" in found
+    printed = here("diff", "monday.json", "wednesday.json").stdout
+    assert printed.startswith("fake: worse: bias-corrected FD (")
+    assert "  settings.batch_size: - -> 5\n" in printed
     assert here("diff", "wednesday.json", "monday.json").stdout.startswith("fake: better: ")
     same = here("diff", "monday.json", "monday.json").stdout
     assert same.endswith("  no difference in settings, protocol, sets and environment\n")
@@ -245,7 +245,7 @@ def test_in_python(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(days)
     settings = {"extractor": FLAGS[1], "uncertainty": True}
     with pytest.warns(package.FidtoolWarning):
-        found = package.compute(
+        evaluation = package.compute(
             "real",
             "fake",
             history="h.jsonl",
@@ -253,7 +253,7 @@ def test_in_python(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             num_fake=60,
             **settings,
         )
-    assert found.missed == (found.exit_reason.removeprefix("gate missed: "),)
+    assert evaluation.missed == (evaluation.exit_reason.removeprefix("gate missed: "),)
     assert len((days / "h.jsonl").read_text().splitlines()) == 3
 
 

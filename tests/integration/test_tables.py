@@ -28,7 +28,7 @@ def sets(tmp_path: Path) -> list[str]:
 
 def test_formats_on_stdout_and_in_files(here: Run, sets: list[str], tmp_path: Path) -> None:
     """A file has the format of its suffix, whatever is printed; all are of one run."""
-    found = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
+    results = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
     starts = {"csv": "real,fake,", "markdown": "<!-- fidtool -->\n", "latex": "% fidtool: needs "}
     for form, suffix in (("csv", "CSV"), ("markdown", "md"), ("latex", "tex")):
         run = here("compute", *sets, *FLAGS, *KID, "--format", form, "-o", f"out.{suffix}")
@@ -40,7 +40,7 @@ def test_formats_on_stdout_and_in_files(here: Run, sets: list[str], tmp_path: Pa
             "it is replaced, and it is the same"
         )
     rows = list(csv.DictReader((tmp_path / "out.CSV").open()))
-    for row, result in zip(rows, found, strict=True):
+    for row, result in zip(rows, results, strict=True):
         assert {key: float(row[key]) for key in result["metrics"]} == result["metrics"]
         assert (row["fake"], row["count.fake"]) == (result["fake"], "40")
     assert r"| fake\_1 |" in (tmp_path / "out.md").read_text()
@@ -82,10 +82,10 @@ def test_a_failed_run_leaves_tables_alone(here: Run, sets: list[str], tmp_path: 
 
 def test_a_number_alone(here: Run, sets: list[str]) -> None:
     """The first that was requested, as in the JSON."""
-    found = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
+    results = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
     kids = [
         next(value for key, value in result["metrics"].items() if key.startswith("kid"))
-        for result in found
+        for result in results
     ]
     assert here("compute", *sets, *FLAGS, *KID, "--value").stdout == "".join(
         f"{kid!r}\n" for kid in kids
@@ -93,7 +93,7 @@ def test_a_number_alone(here: Run, sets: list[str]) -> None:
     one = here("compute", *sets[:2], *FLAGS, "--value", "--fail-above", 1e-9)
     assert one.status == 3
     assert float(one.stdout) == pytest.approx(
-        next(value for key, value in found[0]["metrics"].items() if key[0] == "f")
+        next(value for key, value in results[0]["metrics"].items() if key[0] == "f")
     )
 
 

@@ -88,13 +88,13 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     expected = [features(place / name, transform, embedding(model)) for name in ("real", "fake")]
     extractor = built("clip:fidtool-tiny", place / "tiny.pt")
     (images,) = batches(place / "real")
-    found = extractor.features(images).double()
+    embeddings = extractor.features(images).double()
     # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose
     # kernels round differently.
-    torch.testing.assert_close(found, expected[0], rtol=0, atol=2e-6)
+    torch.testing.assert_close(embeddings, expected[0], rtol=0, atol=2e-6)
     # Each entry of a float32 vector has a relative rounding error of up to 6e-8.
     torch.testing.assert_close(
-        found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6
+        embeddings.norm(dim=1), torch.ones(len(embeddings)).double(), rtol=0, atol=1e-6
     )
     arguments = ("--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "--json", "--quiet")
     outcome = here("compute", "real", "fake", *arguments)

@@ -246,8 +246,8 @@ def test_the_published_networks_have_these_sizes(name: str) -> None:
 @pytest.mark.parametrize("side", [224, 256])
 def test_an_image_of_the_right_side_stays_as_it_is(side: int) -> None:
     pixels = torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8)
-    found = resize(pixels, side, Preparation("bicubic-antialias-unclamped"))
-    assert torch.equal(found, pixels.permute(0, 3, 1, 2).float())
+    resized = resize(pixels, side, Preparation("bicubic-antialias-unclamped"))
+    assert torch.equal(resized, pixels.permute(0, 3, 1, 2).float())
 
 
 def test_the_map_is_not_normalised(narrow: None) -> None:

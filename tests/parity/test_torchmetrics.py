@@ -94,10 +94,10 @@ def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
             both.update(imgs=fake, real=False)
         else:  # torchmetrics' includes real images
             both.update(fake)
-        found = both.compute()
+        computed = both.compute()
         first = (
             value[0] if isinstance(value, tuple) else value
-            for value in (found["ours"], found["peer"])
+            for value in (computed["ours"], computed["peer"])
         )
         ours, wanted = (float(value) for value in first)
         assert ours == pytest.approx(wanted, rel=2e-4, abs=1e-6), name

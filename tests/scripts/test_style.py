@@ -49,13 +49,13 @@ def layer(module: str) -> str:
 
 def imported(file: Path) -> set[str]:
     """Return the modules that a file imports, including imports inside functions."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
-            found.add(node.module or ".")
+            modules.add(node.module or ".")
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+            modules |= {alias.name for alias in node.names}
+    return modules
 
 
 PUBLIC = PACKAGE / "__init__.py"

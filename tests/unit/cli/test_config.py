@@ -168,10 +168,10 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     run = written('preset = "adm"\nprotocol = "clean"\nnum = 5\nkid_subset_size = 9\nis_splits = 3')
 
     def recorded(*flags: object) -> dict[str, Any]:
-        found: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json["run"][
-            "config"
-        ]
-        return found
+        settings: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json[
+            "run"
+        ]["config"]
+        return settings
 
     assert recorded()["protocol"] == "clean"
     assert recorded()["preset"] == "adm"

@@ -116,15 +116,15 @@ def test_natural_near_duplicates_of_simple_images() -> None:
     records["digest"] = np.arange(100)
     records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
     pictures = ImageRecords(records, [f"{i}.png" for i in range(100)])
-    found = find_duplicates(pictures)
-    assert (found.exact, found.near) == (0, 9)
-    assert has_notable_copies(found, None)
-    assert not has_notable_copies(found, found)
+    duplicates = find_duplicates(pictures)
+    assert (duplicates.exact, duplicates.near) == (0, 9)
+    assert has_notable_copies(duplicates, None)
+    assert not has_notable_copies(duplicates, duplicates)
     records["digest"][90:] = 7
     exact = find_duplicates(pictures)
     assert (exact.exact, exact.near) == (10, 0)
     assert has_notable_copies(exact, None)
-    assert has_notable_copies(exact, found)
+    assert has_notable_copies(exact, duplicates)
     assert not has_notable_copies(exact, exact)
 
 

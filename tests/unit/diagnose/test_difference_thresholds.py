@@ -313,9 +313,9 @@ def test_sets_with_few_images_are_not_compared(code: str) -> None:
     (finding,) = pair_findings(*pair(6), [])
     assert (finding.code, finding.severity) == ("not compared", "low")
     assert finding.message.startswith("too few images (6 in FAKE, 50 in REAL)")
-    found, (code, _) = pair_findings(*pair(7), []), codes(pair(7))
+    findings, (code, _) = pair_findings(*pair(7), []), codes(pair(7))
     assert code != "not compared"
-    assert found[1].message.endswith(", except where nearly all differ")
+    assert findings[1].message.endswith(", except where nearly all differ")
 
 
 def test_shares_of_few_images() -> None:
@@ -361,14 +361,14 @@ def test_the_crop_for_sets_of_other_shapes(
     for width, height in (real, fake):
         varied = height is None
         sets.append(pictures(width=width, height=some((60, 200), (40, 100)) if varied else height))
-    found = [
+    findings = [
         finding
         for finding in pair_findings(sets[0], sets[1], [])
         if finding.code in ("other size", "other shape")
     ]
     stretched = [
         render(finding.message)
-        for finding in found
+        for finding in findings
         if "stretches them differently" in finding.message
     ]
     assert len(stretched) == bool(crops)
@@ -392,9 +392,9 @@ def test_a_fault_of_many_images_explains_differences() -> None:
     """If more than 30 % of FAKE's images are noise, a difference in brightness is not reported as
     well.
     """
-    for count, found in ((30, ["brightness"]), (31, [])):
+    for count, reported in ((30, ["brightness"]), (31, [])):
         own = [Finding("noise", "high", count, "", "")]
-        assert [finding.code for finding in pair_findings(*lighter(60), own)] == found
+        assert [finding.code for finding in pair_findings(*lighter(60), own)] == reported
 
 
 def test_the_detail_of_black_images_is_not_compared() -> None:

@@ -74,12 +74,12 @@ def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
             for row in integers(x, one.step + 1) + integers(y, one.step + 1)
         )
         assert finer >= 2**51
-    found = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
+    distances = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
     p, q = integers(x, one.step), integers(y, one.step)
     expected = [
         [sum((a - b) ** 2 for a, b in zip(a_row, b_row, strict=True)) for b_row in q] for a_row in p
     ]
-    assert [list(map(int, row)) for row in found] == expected
+    assert [list(map(int, row)) for row in distances] == expected
 
 
 def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:

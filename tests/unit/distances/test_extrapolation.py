@@ -27,12 +27,12 @@ def test_the_error_is_the_spread_around_the_truth() -> None:
     deviation in 0.65..1.4.
     """
     sets = [generated(4000, seed) for seed in range(40)]
-    found = [extrapolated(fake, seed=seed) for seed, fake in enumerate(sets)]
-    scores = np.array([(value - TRUE) / error for value, error in found])
+    estimates = [extrapolated(fake, seed=seed) for seed, fake in enumerate(sets)]
+    scores = np.array([(value - TRUE) / error for value, error in estimates])
     assert abs(scores.mean()) < 0.6
     assert 0.65 < scores.std(ddof=1) < 1.4
     plain = [
-        (distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, found, strict=True)
+        (distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, estimates, strict=True)
     ]
     assert np.mean(plain) > 1.5, "plain FID fails the same bound"
 

@@ -27,15 +27,15 @@ def independent(real: Features, fake: Features, directions: int, seed: int) -> f
         .numpy()
         .astype(np.float64)
     )
-    found = []
+    distances = []
     for row in drawn:
         unit = row / np.sqrt((row**2).sum())
         one, other = (
             np.sort((projections[:count].astype(np.float64) * unit).sum(1))
             for projections in (real, fake)
         )
-        found.append(((one - other) ** 2).mean())
-    return 3 * dims * float(np.mean(found))
+        distances.append(((one - other) ** 2).mean())
+    return 3 * dims * float(np.mean(distances))
 
 
 @pytest.mark.parametrize("sizes", [(300, 300), (2300, 1100)])

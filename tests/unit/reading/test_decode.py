@@ -81,14 +81,14 @@ def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
     if case == "gray and another" and int(PIL.__version__.partition(".")[0]) < 13:
         pytest.skip("Pillow before 13 does not read gray TIFF files with another band")
     content, bands = BANDS[case]
-    found = decode(content)
-    assert (found.properties.bands, found.properties.most_bands) == (bool(bands), bands)
-    assert ("+" in found.mode) == bool(bands)
+    image = decode(content)
+    assert (image.properties.bands, image.properties.most_bands) == (bool(bands), bands)
+    assert ("+" in image.mode) == bool(bands)
     if case in ("unspecified", "an array", "infrared as alpha"):
-        np.testing.assert_array_equal(found.pixels, photo(4)[..., :3])
+        np.testing.assert_array_equal(image.pixels, photo(4)[..., :3])
     if not bands:
-        assert found.properties.alpha == (case != "an opaque array")
-    records = records_of([found, decode(FILES["PNG"])])
+        assert image.properties.alpha == (case != "an opaque array")
+    records = records_of([image, decode(FILES["PNG"])])
     findings = property_findings(ImageRecords(records, ["a", "b"]))
     assert [
         f"(up to {bands} in all)" in finding.message
@@ -105,10 +105,10 @@ def test_a_band_can_look_like_transparency_in_some_images() -> None:
         (0, 1),
         (1, 0),
     ]
-    found = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
-    assert [(finding.code, finding.count) for finding in found] == [("alpha", 1), ("bands", 2)]
+    findings = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
+    assert [(finding.code, finding.count) for finding in findings] == [("alpha", 1), ("bands", 2)]
     same = property_warnings(vars(ImageProperties.total(image.properties for image in images)))
-    assert {finding.code: finding.message for finding in found} == same
+    assert {finding.code: finding.message for finding in findings} == same
 
 
 @pytest.mark.parametrize(("bands", "dtype"), [(4, np.uint8), (8, np.uint16)])

@@ -88,10 +88,10 @@ def test_a_default_timeout_of_the_program() -> None:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(PATIENCE)
     try:
-        found = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
+        arrays = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
     finally:
         socket.setdefaulttimeout(before)
-    assert [int(array[0]) for array in found] == list(range(8))
+    assert [int(array[0]) for array in arrays] == list(range(8))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -61,10 +61,12 @@ def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> Non
     )
     for metric in (kid, prdc):
         fill(metric)
-    found = run.results[0].metrics
+    metrics_of_run = run.results[0].metrics
     of_kid = values(kid)
     name = next(iter(of_kid))
-    assert found == {name: pytest.approx(of_kid[name], rel=1e-12), **values(prdc)}, "the same names"
+    assert metrics_of_run == {name: pytest.approx(of_kid[name], rel=1e-12), **values(prdc)}, (
+        "the same names"
+    )
     mean, std = kid.compute()
     assert (float(mean), float(std)) == (of_kid[name], 0.0)
     assert set(prdc.compute()) == {"precision", "recall", "density", "coverage", "f_score"}
@@ -120,8 +122,8 @@ def test_one_network_and_one_pass_for_all() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             passed.append(len(x))
-            found: torch.Tensor = self.module(x)
-            return found
+            features: torch.Tensor = self.module(x)
+            return features
 
     counting = Counting(network().module)
     shared = fidtool.Network(counting, input_size=32)
@@ -317,8 +319,10 @@ def test_features_of_any_size(scale: float) -> None:
                 Scaled(), feature_step=int(str(raised.value).rpartition("=")[2]), **settings
             )
             fill(scaled)
-        found = values(scaled)
-        assert kind is KernelInceptionDistance or [*found.values()] == [*values(usual).values()]
+        scaled_values = values(scaled)
+        assert kind is KernelInceptionDistance or [*scaled_values.values()] == [
+            *values(usual).values()
+        ]
     large = KernelInceptionDistance(
         Scaled(), subset_size=10, degree=99 if scale > 1 else 3, coef=1e110
     )

@@ -85,10 +85,10 @@ def told(model: Model) -> dict[str, Any]:
         {"name": name, "value": near(float(value), 1e-11), "type": type(value).__name__, **settings}
         for name, value, settings in model.logged
     ]
-    found = {"asked": list(model.asked), "logged": logged}
+    calls = {"asked": list(model.asked), "logged": logged}
     model.asked.clear()
     model.logged.clear()
-    return found
+    return calls
 
 
 def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,31 +107,31 @@ def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.Mo
         feature=NETWORK,
     )
     callback.on_fit_start(Trainer(callbacks=[callback]), model)
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "fitting starts": told(model),
         "key": callback.state_key,
         "state": callback.state_dict(),
     }
     callback.on_validation_epoch_end(Trainer(sanity_checking=True, current_epoch=1), model)
-    found["a sanity check"] = told(model)
+    record["a sanity check"] = told(model)
     for epoch, validation in enumerate((True, True, False, False)):
         epoch_of(callback, Trainer(current_epoch=epoch), model, validation)
-        found[f"epoch {epoch}, {'a' if validation else 'no'} validation"] = told(model)
-    found["its state"] = near(callback.state_dict(), 1e-11)
+        record[f"epoch {epoch}, {'a' if validation else 'no'} validation"] = told(model)
+    record["its state"] = near(callback.state_dict(), 1e-11)
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
-    found["a fast run"] = told(model)
+    record["a fast run"] = told(model)
     callback.on_validation_epoch_end(Trainer(state=SimpleNamespace(fn="validate")), model)
-    found["validation alone"] = told(model)
+    record["validation alone"] = told(model)
     callback.on_test_epoch_end(Trainer(state=SimpleNamespace(fn="test")), model)
-    found["a test"] = told(model)
+    record["a test"] = told(model)
     assert model.training
-    golden("training/lightning", found)
+    golden("training/lightning", record)
 
 
 def old_state() -> dict[str, Any]:
     """The state of all callbacks in a checkpoint of version 0.1.0."""
-    found: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
-    return found
+    states: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
+    return states
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_values_have_the_bits_of_the_command(backbone: Path, environment: object) -> None:
     pairs = pairs_of(7, 180)
-    found = by_command(pairs, "psnr", "ssim", "ms-ssim", fidtool.LPIPS(weights=backbone))
+    computed = by_command(pairs, "psnr", "ssim", "ms-ssim", fidtool.LPIPS(weights=backbone))
     metrics = [
         PeakSignalNoiseRatio(),
         StructuralSimilarityIndexMeasure(),
@@ -78,7 +78,7 @@ def test_values_have_the_bits_of_the_command(backbone: Path, environment: object
         for start in (3, 0, 5):  # in another order and in other batches
             metric.update(*(images[start : {3: 5, 0: 3, 5: 7}[start]] for images in pairs))
         for name, value in values(metric).items():
-            assert value == found[name], name
+            assert value == computed[name], name
         assert metric.result is not None
         assert (metric.result.real, metric.result.fake, metric.result.scope) == (
             7,
@@ -87,7 +87,7 @@ def test_values_have_the_bits_of_the_command(backbone: Path, environment: object
         )
         assert metric.result.warnings == ()
     torch.set_num_threads(threads)
-    assert {name for metric in metrics for name in values(metric)} == set(found)
+    assert {name for metric in metrics for name in values(metric)} == set(computed)
 
 
 def test_floats_are_rounded_to_the_bytes_of_the_command() -> None:
@@ -409,11 +409,11 @@ def test_collections_of_torchmetrics(backbone: Path) -> None:
     )
     of_batch = metrics(preds[:2], target[:2])
     metrics.update(preds=preds[2:], target=target[2:])
-    found = metrics.compute()
-    assert set(found) == set(of_batch) == {"psnr", "ssim", "lpips"}
+    computed = metrics.compute()
+    assert set(computed) == set(of_batch) == {"psnr", "ssim", "lpips"}
     wanted = by_command((preds, target), "psnr", "ssim", fidtool.LPIPS(weights=backbone))
-    assert {name: float(value) for name, value in found.items()} == {
-        name: wanted[name] for name in found
+    assert {name: float(value) for name, value in computed.items()} == {
+        name: wanted[name] for name in computed
     }
     metrics.reset()
     both = MetricCollection(

@@ -254,12 +254,12 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
         own["hash"] = hashes
     parts = [np.split(own, [len(own) - last]) for own, last in zip(known, free, strict=True)]
     bound_rows, rest = zip(*parts, strict=True)
-    found = rows.each_once(bound_rows, rest, "hash")
+    kept_samples = rows.each_once(bound_rows, rest, "hash")
     kept = [
         np.concatenate([np.ones(len(own), bool), samples.new])
-        for own, samples in zip(bound_rows, found, strict=True)
+        for own, samples in zip(bound_rows, kept_samples, strict=True)
     ]
-    different = sum(samples.different for samples in found)
+    different = sum(samples.different for samples in kept_samples)
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
     bound = [

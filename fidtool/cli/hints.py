@@ -15,10 +15,10 @@ from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, shorten
 from fidtool.sources.kinds import is_reference
 
-# What to write in place of the commands and flags of other tools.
-_HABITS = dict(
+HABITS = dict(
     line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines()
 )
+"""What to write in place of the commands and flags of other tools."""
 
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
@@ -44,7 +44,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         suspects += [word.partition("=")[0] for word in arguments if word.startswith("-")]
     habits = {}
     for word in suspects:
-        habit = _HABITS.get(word.replace("_", "-").removesuffix(".py"))
+        habit = HABITS.get(word.replace("_", "-").removesuffix(".py"))
         if habit is not None:
             habits[word] = f"{word} is {habit}"
     if wrong in habits or (habits and not close):

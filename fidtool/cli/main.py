@@ -23,12 +23,14 @@ from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 from fidtool.system.background import CALL
 
-# Maximum time for exit functions and flushing after an error.
-_LEAVING_SECONDS = 3.0
-# How long a rank that fails before the rendezvous tries to report its error to the others, which
-# may still start; and one that was stopped by a signal.
-_TELLING_SECONDS = 8.0
-_STOPPING_SECONDS = 4.5
+LEAVING_SECONDS = 3.0
+"""Maximum time for exit functions and flushing after an error."""
+TELLING_SECONDS = 8.0
+"""How long a rank that fails before the rendezvous tries to report its error to the others, which
+may still start.
+"""
+STOPPING_SECONDS = 4.5
+"""The same for a rank that was stopped by a signal."""
 # Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one
 # of `_MODULES`.
 _COMMANDS = {
@@ -128,7 +130,7 @@ def _exit(ended: SystemExit) -> NoReturn:
     if status or any(thread.name == CALL for thread in threading.enumerate()):
         # A thread that is stuck in a network, a decoder or a logger would keep the process alive
         # indefinitely.
-        force = threading.Timer(_LEAVING_SECONDS, signals.end_process, (status,))
+        force = threading.Timer(LEAVING_SECONDS, signals.end_process, (status,))
         force.daemon = True
         force.start()
     atexit._run_exitfuncs()
@@ -195,7 +197,7 @@ def _complain(error: FidtoolError) -> NoReturn:
     if prints or not stopped:  # torchrun stops the other ranks as well
         from fidtool.distributed.rendezvous import report_absence
 
-        seconds = _STOPPING_SECONDS if stopped else _TELLING_SECONDS
+        seconds = STOPPING_SECONDS if stopped else TELLING_SECONDS
         # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has
         # reported the error.
         with contextlib.suppress(KeyboardInterrupt):

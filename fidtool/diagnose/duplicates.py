@@ -34,16 +34,17 @@ _LEAST_SHARE = 0.25
 # Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails
 # differ.
 _TINY = 0.05
-# With more different images than this, only exact duplicates are searched for, to limit memory.
-_MOST = 500_000
+MOST = 500_000
+"""With more different images than this, only exact duplicates are searched for, to limit memory."""
 # Principal components of the thumbnails in which neighbours are searched for. The projection never
 # increases a distance, so it loses no near duplicates.
 _COORDINATES = 16
 # Neighbours that the search returns for each image, including the image itself.
 _CANDIDATES = 6
-# So few images are all compared with each other, in less time than importing SciPy's k-d tree
-# takes.
-_FEW = 2000
+FEW = 2000
+"""So few images are all compared with each other, in less time than importing SciPy's k-d tree
+takes.
+"""
 # Weight of the mean brightness in the search: a larger one would separate near duplicates whose
 # contrasts differ by rounding.
 _MEAN_WEIGHT = 0.3
@@ -69,7 +70,7 @@ def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
     is_first = exact == np.arange(len(exact))
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
     different = np.flatnonzero(is_first & (records["roughness"] < NOISE))
-    if len(different) > _MOST:
+    if len(different) > MOST:
         return exact, None
     # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
     thumbs = np.ascontiguousarray(records["thumb"][different])
@@ -157,7 +158,7 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Find pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
-    if len(points) <= _FEW:
+    if len(points) <= FEW:
         count = min(_CANDIDATES, len(points))
         norms = np.square(points).sum(axis=1)
         squares = norms[:, None] + norms - 2.0 * points @ points.T

@@ -28,8 +28,8 @@ _SPLITS = 6
 _T = 2.093024054408263
 # Images per dimension that error bars need.
 _FEWEST = 1.1
-# Images per dimension with which the covariance of a quarter has full rank with a margin.
-_MANY = 5
+MANY = 5
+"""Images per dimension with which the covariance of a quarter has full rank with a margin."""
 # Number of points of the curve.
 _POINTS = 4
 
@@ -70,7 +70,7 @@ def error_bars(
     blocks = _blocks(fake, BLOCKS, settings)
     curve = _curve(real, blocks, settings)
     parts = [list(itertools.compress(blocks, part)) for part in members()]
-    if len(fake) >= _MANY * fake.shape[1]:
+    if len(fake) >= MANY * fake.shape[1]:
         return np.array([_distance(real, part, settings) for part in parts]), curve
     factor = covariance_factor(real)
     distances = [curve[-1][1]]

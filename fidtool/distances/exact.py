@@ -112,7 +112,7 @@ class QuantizedFeatures:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take
         too much memory.
         """
-        if 4 * self.features.size > _resident_bytes(self.device):
+        if 4 * self.features.size > resident_bytes(self.device):
             return None
         integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
         for rows in parts_of(len(self)):
@@ -182,7 +182,7 @@ def _round(features: Features, step: int, device: torch.device) -> torch.Tensor:
     return on_device.double().mul_(2.0**step).round_()
 
 
-def _resident_bytes(device: torch.device) -> int:
+def resident_bytes(device: torch.device) -> int:
     """Return how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU,
     which must not grow.
     """

@@ -47,10 +47,10 @@ D.
 Kernel = Polynomial | float
 """A polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²))."""
 
-# Columns of Vendi's matrix per job.
-_COLUMNS = 256
-# Directions of MIND per job, whose projections of 50,000 images take 40 MB.
-_DIRECTIONS = 100
+COLUMNS = 256
+"""Columns of Vendi's matrix per job."""
+DIRECTIONS = 100
+"""Directions of MIND per job, whose projections of 50,000 images take 40 MB."""
 # Bandwidth of CMMD's kernel.
 _SIGMA = 10.0
 # Factor of CMMD's value.
@@ -188,7 +188,7 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
     """
 
     dims = features.shape[1]
-    parts = parts_of(dims, _COLUMNS)
+    parts = parts_of(dims, COLUMNS)
 
     def products(columns: slice) -> NDArray[np.float64]:
         total = torch.zeros((), dtype=torch.float64, device=settings.device)
@@ -272,6 +272,6 @@ def mind(
     def distance(some: slice) -> float:
         return float((project(real, some) - project(fake, some)).square_().sum())
 
-    jobs = [partial(distance, some) for some in parts_of(directions, _DIRECTIONS)]
+    jobs = [partial(distance, some) for some in parts_of(directions, DIRECTIONS)]
     sums = share_out(jobs, settings.world)
     return float(3 * dims * math.fsum(sums) / (directions * count))

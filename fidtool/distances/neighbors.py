@@ -25,10 +25,12 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 
-# Largest and smallest number of rows of a block. As distances and counts are exact, only time and
-# memory depend on it.
-_LARGEST_PART = 2048
-_SMALLEST_PART = 256
+LARGEST_PART = 2048
+"""Largest number of rows of a block. As distances and counts are exact, only time and memory depend
+on it.
+"""
+SMALLEST_PART = 256
+"""Smallest number of rows of a block, if there are as many."""
 
 
 def prdc(
@@ -106,7 +108,7 @@ def _parts(features: QuantizedFeatures) -> list[slice]:
     efficient.
     """
     share = -(-len(features) // (4 * features.world.size))
-    return parts_of(len(features), max(_SMALLEST_PART, min(_LARGEST_PART, share)))
+    return parts_of(len(features), max(SMALLEST_PART, min(LARGEST_PART, share)))
 
 
 def _block_pairs(

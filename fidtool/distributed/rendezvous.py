@@ -39,15 +39,18 @@ from fidtool.validation import LONGEST_SECONDS
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store, TCPStore
 
+START_SECONDS = 120.0
+"""How long to wait for the other ranks to join."""
+RETRY_SECONDS = 0.3
+"""Pause between two attempts to connect to the store."""
+LONGEST_POLL_SECONDS = 0.1
+"""Longest pause between two looks at the store."""
+ANSWER_SECONDS = 10.0
+"""How long the store may take to respond."""
+_MOST_NAMED = 8
 # Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run.
 _run_numbers = itertools.count()
-# How long to wait for the other ranks to join.
-_START_SECONDS = 120.0
 # The stores that this process serves until it exits, by address.
-_RETRY_SECONDS = 0.3
-_LONGEST_POLL_SECONDS = 0.1
-_ANSWER_SECONDS = 10.0
-_MOST_NAMED = 8
 _served: dict[tuple[str, int], TCPStore] = {}
 
 
@@ -129,7 +132,7 @@ def _await_server(address: tuple[str, int], deadline: float) -> None:
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise RuntimeError(reason_of(error)) from error
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(RETRY_SECONDS)
 
 
 class AbsentRanksError(RunError):
@@ -222,7 +225,7 @@ class GroupRendezvous:
 
         with self._one_at_a_time:
             try:
-                self.round, decision = call_with_timeout(join, seconds + _ANSWER_SECONDS)
+                self.round, decision = call_with_timeout(join, seconds + ANSWER_SECONDS)
             except TimeoutError:
                 frozen = "the rendezvous store does not respond: check that rank 0 is still running"
                 raise RunError(f"{purpose}: {frozen}") from None
@@ -262,7 +265,7 @@ class GroupRendezvous:
             self._check()
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling
             # interval. The store's own wait floods the log with warnings.
-            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
+            time.sleep(min(LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
         mine = Decision(self._arrived(number), self._group_rank, seconds)
         decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
         if number and None not in decision.entries:  # all ranks have read the previous decision
@@ -323,7 +326,7 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
 
     from fidtool.system.torch_internals import default_store
 
-    seconds = min(_START_SECONDS, watchdog.timeout)
+    seconds = min(START_SECONDS, watchdog.timeout)
     collective = timedelta(seconds=watchdog.timeout)
     prefix = f"fidtool/{restart_count()}/{next(_run_numbers)}"
     has_group = dist.is_initialized()
@@ -411,7 +414,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
         Failure(launch.rank, error).post(store)
         while not store.check(["printing"]):
-            time.sleep(_LONGEST_POLL_SECONDS)
+            time.sleep(LONGEST_POLL_SECONDS)
         return True
 
     with contextlib.suppress(Exception):  # the caller then prints the error itself

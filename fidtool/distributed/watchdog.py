@@ -44,16 +44,17 @@ T = TypeVar("T")
 OnFailure = Callable[[FidtoolError, bool], None]
 """Called on a rank with the error that ends the run and whether this rank must print it."""
 
-# After a failure, time for the main thread to save its work and stop.
+GRACE_SECONDS = 5.0
+"""After a failure, time for the main thread to save its work and stop."""
+SIGNAL_GRACE_SECONDS = 2.5
+"""The same after a signal."""
+PRINT_SECONDS = 2.0
+"""How long to wait until another rank prints the cause, and how long printing it may take."""
 _HEARTBEAT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
-_GRACE_SECONDS = 5.0
-# The same after a signal.
-_SIGNAL_GRACE_SECONDS = 2.5
 # How long the store may take to respond.
 _ANSWER_SECONDS = 1.5
 # How long a rank whose collective failed waits for the cause before it reports its own failure.
-_PRINT_SECONDS = 2.0
 _EXPLANATION_SECONDS = 3.5
 
 
@@ -284,7 +285,7 @@ class Watchdog:
         if succeeded:
             self._closed.set()
         self._ask(lambda store: store.set(f"left/{self._rank}", "1"), None)
-        deadline = time.monotonic() + (self._peer_timeout if succeeded else _PRINT_SECONDS)
+        deadline = time.monotonic() + (self._peer_timeout if succeeded else PRINT_SECONDS)
         if self._rank != 0 or self._store is None:
             return
         for rank in range(1, self._size):
@@ -312,7 +313,7 @@ class Watchdog:
                 next_heartbeat = now + _HEARTBEAT_SECONDS
                 posted = self._ask(self._exchange_heartbeats, None)
             if self._failure is None:
-                failure = posted or self._detect(now)
+                failure = posted or self.detect(now)
                 if failure is not None:
                     self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
@@ -337,7 +338,7 @@ class Watchdog:
         heartbeats = get_all(self._store, [f"heartbeat/{rank}" for rank in ranks])
         return dict(zip(ranks, heartbeats, strict=True))
 
-    def _detect(self, now: float) -> Failure | None:
+    def detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
         for rank in self._visible:
             # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.
@@ -423,12 +424,12 @@ class Watchdog:
         failure.error.location = failure.error.location or ""
         now = time.monotonic()
         if not signals.taken_over:  # the calling program gets its exception if possible
-            self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
-            self._exit_at = self.abandon_at + _GRACE_SECONDS
+            self.abandon_at = now + (GRACE_SECONDS if failure.lost else self._peer_timeout)
+            self._exit_at = self.abandon_at + GRACE_SECONDS
         elif isinstance(failure.error, StoppedError):
-            self._exit_at = now + _SIGNAL_GRACE_SECONDS
+            self._exit_at = now + SIGNAL_GRACE_SECONDS
         else:
-            self._exit_at = now + _GRACE_SECONDS
+            self._exit_at = now + GRACE_SECONDS
         self._failure = failure
         self.failed.set()
         if failure.lost and failure.rank != self._rank and failure.rank in self._visible:
@@ -452,14 +453,14 @@ class Watchdog:
             rank_zero_lost = failure is not None and failure.lost and failure.rank == 0
             deadline = time.monotonic()
             if self._rank != 0 and not rank_zero_lost:
-                deadline += _PRINT_SECONDS
+                deadline += PRINT_SECONDS
             while time.monotonic() < deadline:
                 if self._ask(lambda store: store.check(["printing"]), True):
                     break
                 time.sleep(0.05)
             prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
             with contextlib.suppress(Exception):
-                call_with_timeout(lambda: self._on_failure(error, prints), _PRINT_SECONDS)
+                call_with_timeout(lambda: self._on_failure(error, prints), PRINT_SECONDS)
 
     def _force_exit(self, failure: Failure) -> None:
         """End this process while its main thread is busy."""

@@ -154,9 +154,10 @@ _ONE = float(1 << 22)
 # Largest number of results that share a matrix. Most entries of a single matrix for all results
 # would be zero.
 _BAND = 32
-# Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are
-# more often returned to the system, page by page; on a GPU every part costs launches.
-_CPU_BYTES = 4 << 20
+CPU_BYTES = 4 << 20
+"""Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are
+more often returned to the system, page by page; on a GPU every part costs launches.
+"""
 _GPU_BYTES = 256 << 20
 # Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about 300
 # bytes per pixel of the image's side.
@@ -294,7 +295,7 @@ def _in_parts(
 
     ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
     """
-    most_bytes = _CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES
+    most_bytes = CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES
     at_once = max(1, most_bytes // bytes_each)
     parts = [function(part) for part in torch.split(x, at_once)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

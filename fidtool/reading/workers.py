@@ -39,10 +39,10 @@ Result = TypeVar("Result")
 
 Allocate = Callable[[int], NDArray[np.uint8]]
 """Returns an array of so many bytes."""
-# The memory of larger buffers is returned to the system while it is not in use.
-_KEPT_BYTES = 1 << 25
-# Seconds to wait for the end of a process whose pipe broke.
-_DYING_SECONDS = 5.0
+KEPT_BYTES = 1 << 25
+"""The memory of larger buffers is returned to the system while it is not in use."""
+DYING_SECONDS = 5.0
+"""Seconds to wait for the end of a process whose pipe broke."""
 
 
 class _Raised(NamedTuple):
@@ -91,7 +91,7 @@ class Buffer:
 
     def free(self) -> None:
         """Let the worker use it for another result. Called in any thread."""
-        if self.memory is not None and len(self.memory) > _KEPT_BYTES:
+        if self.memory is not None and len(self.memory) > KEPT_BYTES:
             # A program may lock its memory; only Linux has it.
             with contextlib.suppress(OSError, AttributeError):
                 self.memory.madvise(mmap.MADV_REMOVE)
@@ -163,7 +163,7 @@ class Workers(Generic[Task, Result]):
                 "respond"
             ) from error
         except (EOFError, OSError, RuntimeError) as error:  # what a death may cause in its pipe
-            worker.process.join(_DYING_SECONDS)
+            worker.process.join(DYING_SECONDS)
             code = worker.process.exitcode
             if code is None:
                 raise  # it is alive, so the error has a different cause
@@ -183,7 +183,7 @@ class Workers(Generic[Task, Result]):
         for worker in self._workers:
             worker.process.kill()
         # One that waits for storage stays.
-        join([worker.process for worker in self._workers], _DYING_SECONDS)
+        join([worker.process for worker in self._workers], DYING_SECONDS)
         for worker in self._workers:
             worker.socket.close()
 

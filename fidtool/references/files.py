@@ -23,8 +23,8 @@ MIRROR = "FIDTOOL_REFERENCES_URL"
 """Environment variable with the address of a mirror, to which host and path of a reference's
 address are appended.
 """
-# Size up to which a file is downloaded as a whole, even if only some of its arrays are needed.
-_WHOLE_BYTES = 64 << 20
+WHOLE_BYTES = 64 << 20
+"""Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
 _REPORT_SECONDS = 10.0
 # What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way.
@@ -202,7 +202,7 @@ def _copy(
     """Write the file, or an ``.npz`` with its wanted arrays."""
     remote = RemoteFile(url)
     size = remote.size or 0
-    is_large = size > _WHOLE_BYTES and not file.pickle
+    is_large = size > WHOLE_BYTES and not file.pickle
     if not is_large or not remote.seekable():
         shown = megabytes(size) if size else "unknown size"
         partless = ", all of it because the server returns no parts of files" if is_large else ""

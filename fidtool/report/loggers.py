@@ -14,8 +14,8 @@ from fidtool.result.evaluation import Comparison
 from fidtool.settings.settings import Settings
 from fidtool.system.background import call_with_timeout
 
-# How long a logger may take, which may wait for a server or a login.
-_SECONDS = 60.0
+LOG_SECONDS = 60.0
+"""How long a logger may take, which may wait for a server or a login."""
 Rows = Sequence[tuple[int | None, dict[str, float]]]
 """The rows of a run: a step, and the values at it."""
 
@@ -59,15 +59,16 @@ def _trackio(project: str, name: str, rows: Rows) -> None:
     trackio.finish()
 
 
-# The trackers by the names of their packages: a function that logs a run, and what to try if it
-# fails. The functions take what follows the colon in the setting, the run's name, empty for the
-# tracker's default, and its rows.
-_LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
+LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
     "tensorboard": (_tensorboard, "check that the folder can be written"),
     "wandb": (_wandb, "run `wandb login`, or set WANDB_MODE=offline"),
     "mlflow": (_mlflow, "check MLFLOW_TRACKING_URI"),
     "trackio": (_trackio, "check TRACKIO_DIR"),
 }
+"""The trackers by the names of their packages: a function that logs a run, and what to try if it
+fails. The functions take what follows the colon in the setting, the run's name, empty for the
+tracker's default, and its rows.
+"""
 
 
 def check_loggers(places: Sequence[str]) -> None:
@@ -75,11 +76,11 @@ def check_loggers(places: Sequence[str]) -> None:
     for text in places:
         named = option("log", text)
         kind, _, place = text.partition(":")
-        if kind not in _LOGGERS or not place:
-            known = ", ".join(_LOGGERS)
+        if kind not in LOGGERS or not place:
+            known = ", ".join(LOGGERS)
             problem = f"{named} must be KIND:PLACE, where KIND is one of {known}"
-            if kind not in _LOGGERS:
-                problem += suggestion(kind, _LOGGERS)
+            if kind not in LOGGERS:
+                problem += suggestion(kind, LOGGERS)
             raise InputError(problem)
         package = find_spec(kind)
         if package is None or package.origin is None:  # nothing, or a folder of logs
@@ -92,10 +93,10 @@ def log_values(
     """Log the values of each FAKE. A logger that fails is a warning."""
     for text in settings.log:
         kind, _, place = text.partition(":")
-        log, remedy = _LOGGERS[kind]
+        log, remedy = LOGGERS[kind]
         try:
             for name, rows in runs_of(results, settings.step):
-                call_with_timeout(partial(log, place, name, rows), _SECONDS)
+                call_with_timeout(partial(log, place, name, rows), LOG_SECONDS)
         except (Exception, SystemExit) as error:
             warn(
                 f"{option('log', text)} failed, the result is complete: "

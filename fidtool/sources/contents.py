@@ -37,10 +37,11 @@ Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode;
 all `GONE` for a missing file.
 """
-# Number of files of which a thread asks for the stamps before it takes the next ones.
-_STAMPED_AT_ONCE = 256
-# Seconds for so many files from which on one more thread asks: twenty times those of a local disk.
-_SLOW_SECONDS = 0.02
+STAMPED_AT_ONCE = 256
+"""Number of files of which a thread asks for the stamps before it takes the next ones."""
+SLOW_SECONDS = 0.02
+"""Seconds for so many files from which on one more thread asks: twenty times those of a local disk.
+"""
 _MOST_THREADS = 16
 KEPT_FILES = 64
 """Number of files that a reader keeps open."""
@@ -321,7 +322,7 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
     longer.
     """
     stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
-    starts = iter(range(0, len(paths), _STAMPED_AT_ONCE))
+    starts = iter(range(0, len(paths), STAMPED_AT_ONCE))
 
     def stamp_the_rest() -> None:
         for start in starts:
@@ -332,7 +333,7 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
         for start in starts:
             began = time.monotonic()
             _stamp(paths, stamps, start)
-            if time.monotonic() - began > _SLOW_SECONDS and len(helpers) < _MOST_THREADS:
+            if time.monotonic() - began > SLOW_SECONDS and len(helpers) < _MOST_THREADS:
                 helpers.append(in_background(stamp_the_rest))
         for helper in helpers:
             helper.result()
@@ -343,7 +344,7 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
 
 def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     """Fill in the stamps of some files, the first of which has the number ``start``."""
-    for row, path in enumerate(paths[start : start + _STAMPED_AT_ONCE], start):
+    for row, path in enumerate(paths[start : start + STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
             status = os.stat(path)
             times = (status.st_mtime_ns, status.st_ctime_ns)

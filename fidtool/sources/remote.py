@@ -53,13 +53,14 @@ from fidtool.system.download import MAX_TRIES, RETRIED_STATUSES, attempts, megab
 
 T = TypeVar("T")
 
-# Deadline of a query about one object in seconds.
-_INFO_TIMEOUT = 30.0
-# Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently.
-_REQUEST_TIMEOUT = 120.0
-# Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of
-# ten streams.
-_SILENCE_SECONDS = 300.0
+INFO_TIMEOUT = 30.0
+"""Deadline of a query about one object in seconds."""
+REQUEST_TIMEOUT = 120.0
+"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently."""
+SILENCE_SECONDS = 300.0
+"""Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time,
+of ten streams.
+"""
 # Deadline of a listing in seconds. It is long because stores return a thousand names at a time.
 _LISTING_TIMEOUT = 1800.0
 # Seconds to wait for another process of this machine that downloads the same file.
@@ -75,8 +76,8 @@ _LEAST_AT_ONCE = 2
 _AHEAD = 64
 # Number of objects whose versions are compared at the end of a run.
 _CHECKED = 1024
-# Size of a download that is said in advance.
-_SAID_BYTES = 100_000_000
+SAID_BYTES = 100_000_000
+"""Size of a download that is said in advance."""
 # Age of a partial copy that no process writes any more.
 _ABANDONED_SECONDS = 3600.0
 # Keys with which stores describe an object's version.
@@ -157,7 +158,7 @@ class RemoteFiles(Files):
         if size > MOST_BYTES:
             return too_large(size)
         try:
-            data: bytes = request(lambda: file_system(url).cat_file(url), url, _REQUEST_TIMEOUT)
+            data: bytes = request(lambda: file_system(url).cat_file(url), url, REQUEST_TIMEOUT)
         except (ContentError, FidtoolError) as error:
             return error
         return too_large(len(data)) if len(data) > MOST_BYTES else data
@@ -206,7 +207,7 @@ def _download(url: str, path: Path, size: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(url, path.parent, max(0, size))
-        _queried(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
+        _queried(lambda: file_system(url).get_file(url, str(part)), url, SILENCE_SECONDS, moved)
         received = part.stat().st_size
         if size not in (-1, received):
             raise RunError(
@@ -246,7 +247,7 @@ def _make_room(url: str, folder: Path, size: int) -> None:
 
 
 def object_info(url: str) -> Mapping[str, Any]:
-    return _queried(lambda: file_system(url).info(url), url, _INFO_TIMEOUT)
+    return _queried(lambda: file_system(url).info(url), url, INFO_TIMEOUT)
 
 
 def stamp_of(info: Mapping[str, Any]) -> list[int]:
@@ -313,7 +314,7 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     files = RemoteFiles(urls, np.array(list(map(stamp_of, infos)), dtype=np.int64))
     is_absent = [not files.copy(file).exists() for file in range(len(urls))]
     size = int(files.stamps[is_absent, 0].sum())
-    if size >= _SAID_BYTES:
+    if size >= SAID_BYTES:
         say(
             f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects "
             "another disk"
@@ -386,7 +387,7 @@ def _http_settings(scheme: str) -> dict[str, Any]:
     # If the server compressed the file for transfer, its size would not be that of the file.
     headers = {**own.get("headers", {}), "Accept-Encoding": "identity"}
     # By default a request, and so the download of a file, may take five minutes at most.
-    timeout = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
+    timeout = ClientTimeout(total=None, sock_connect=INFO_TIMEOUT, sock_read=REQUEST_TIMEOUT)
     client = {"timeout": timeout, **own.get("client_kwargs", {})}
     return {"headers": headers, "client_kwargs": client}
 
@@ -425,7 +426,7 @@ def _in_commit(url: str) -> str:
         kind = path.unresolve().partition(path.repo_id)[0]  # such as datasets/
         return f"hf://{kind}{path.repo_id}@{info.sha}/{path.path_in_repo}"
 
-    return _queried(resolve, url, _INFO_TIMEOUT)
+    return _queried(resolve, url, INFO_TIMEOUT)
 
 
 def _queried(

@@ -23,8 +23,8 @@ LIMITS = {
 that are kept in memory, and of the copies of remote files.
 """
 
-# How long a pipe may wait for the program that reads it.
-_UNREAD_SECONDS = 20.0
+UNREAD_SECONDS = 20.0
+"""How long a pipe may wait for the program that reads it."""
 
 
 def cache_dir() -> Path:
@@ -144,7 +144,7 @@ def _open_special(path: Path) -> IO[bytes]:
     """Open a pipe or a device for writing. An OSError if nobody reads the pipe within some
     seconds.
     """
-    for _ in _tries(_UNREAD_SECONDS):
+    for _ in _tries(UNREAD_SECONDS):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -153,7 +153,7 @@ def _open_special(path: Path) -> IO[bytes]:
         else:
             os.set_blocking(descriptor, True)
             return open(descriptor, "wb")
-    raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {_UNREAD_SECONDS:g} s")
+    raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {UNREAD_SECONDS:g} s")
 
 
 def _rename_new(file: Path, path: Path) -> None:

@@ -22,18 +22,20 @@ from fidtool.errors import reason_of
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
 """HTTP statuses below 500 with which a retry may help."""
-# Seconds before the second attempt. The delay doubles with each attempt, and up to half of it is
-# added.
-_FIRST_DELAY = 0.5
-# Seconds without data after which a connection is considered broken.
-_SILENCE_SECONDS = 30.0
-# Deadline of a download in seconds, to which the time of a large file at `_SLOWEST` is added.
-_DOWNLOAD_SECONDS = 1800.0
-# Bytes per second that a large file must reach on average.
-_SLOWEST = 1 << 18
-# Bytes of the first request, which finds out the size of the file and whether the server returns
-# parts of it.
-_FIRST_BYTES = 1 << 16
+FIRST_DELAY = 0.5
+"""Seconds before the second attempt. The delay doubles with each attempt, and up to half of it is
+added.
+"""
+SILENCE_SECONDS = 30.0
+"""Seconds without data after which a connection is considered broken."""
+DOWNLOAD_SECONDS = 1800.0
+"""Deadline of a download in seconds, to which the time of a large file at `SLOWEST` is added."""
+SLOWEST = 1 << 18
+"""Bytes per second that a large file must reach on average."""
+FIRST_BYTES = 1 << 16
+"""Bytes of the first request, which finds out the size of the file and whether the server returns
+parts of it.
+"""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -55,7 +57,7 @@ def attempts(seconds: float = math.inf) -> Iterator[int]:
     for attempt in range(2, MAX_TRIES + 1):
         if time.monotonic() > end:
             return
-        time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 2) * (1.0 + 0.5 * delays.random()))
+        time.sleep(FIRST_DELAY * 2.0 ** (attempt - 2) * (1.0 + 0.5 * delays.random()))
         yield attempt
 
 
@@ -79,16 +81,16 @@ class RemoteFile:
 
     def __init__(self, url: str) -> None:
         self.size: int | None = None
-        self.stop = _FIRST_BYTES
+        self.stop = FIRST_BYTES
         self._url = url
         self._position = 0
         self._response: Any = None
         self._end: int | None = None  # of the response, if the server states it
         self._ranges = False
         self._answered = False
-        self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
+        self._deadline = time.monotonic() + DOWNLOAD_SECONDS
         self._receive(0)
-        self._deadline += (self.size or 0) / _SLOWEST
+        self._deadline += (self.size or 0) / SLOWEST
 
     def seekable(self) -> bool:
         """Whether the server returns parts of the file. If not, it can only be read from its
@@ -163,10 +165,10 @@ class RemoteFile:
         first = self._position
         stop = self.stop
         if stop <= first:
-            stop = self.size or first + _FIRST_BYTES
+            stop = self.size or first + FIRST_BYTES
         asked = request(self._url, {"Range": f"bytes={first}-{stop - 1}"})
         self._hang_up()
-        self._response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
+        self._response = urllib.request.urlopen(asked, timeout=SILENCE_SECONDS)
         length = self._response.headers.get("Content-Length")
         size = end = int(length) if length else None
         partial = getattr(self._response, "status", None) == http.client.PARTIAL_CONTENT
@@ -205,7 +207,7 @@ def _reason(error: Exception) -> str:
         return f"HTTP status {error.code}: {error.reason}"
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
-        return f"no data for {_SILENCE_SECONDS:g} s"
+        return f"no data for {SILENCE_SECONDS:g} s"
     return reason_of(reason)
 
 

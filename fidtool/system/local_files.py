@@ -25,8 +25,8 @@ long.
 """
 # The files that `read_file` reads at the moment, for messages.
 _reading: dict[str, None] = {}
-# How long a named pipe may wait for the program that writes to it.
-_UNUSED_SECONDS = 20.0
+UNUSED_SECONDS = 20.0
+"""How long a named pipe may wait for the program that writes to it."""
 # Largest content of a pipe.
 _MOST_BYTES = 1 << 30
 # Without this flag, opening a pipe would wait for a process at its other end.
@@ -96,7 +96,7 @@ def _read(path: str | os.PathLike[str], seconds: float) -> bytes:
             return handle.read()
         if named and not stat.S_ISFIFO(mode) and os.fspath(path) != os.devnull:
             raise OSError(errno.EINVAL, "it is not a regular file")
-        return _drained(handle.fileno(), min(seconds, _UNUSED_SECONDS) if named else seconds)
+        return _drained(handle.fileno(), min(seconds, UNUSED_SECONDS) if named else seconds)
 
 
 def _drained(descriptor: int, seconds: float) -> bytes:

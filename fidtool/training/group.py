@@ -35,8 +35,8 @@ from fidtool.validation import Setting
 Group = Any
 # Default timeout in seconds for waiting for the other ranks.
 DEFAULT_TIMEOUT = 60.0
-# After the rendezvous, how long a rank may keep the others waiting inside a collective.
-_TRANSPORT_SECONDS = 300.0
+TRANSPORT_SECONDS = 300.0
+"""After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
 GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
@@ -177,14 +177,14 @@ class Ranks:
             self._gloo = None
             raise RunError(
                 f"{purpose}: a rank was lost, or the other ranks waited for it for more than "
-                f"{_TRANSPORT_SECONDS:.0f} s ({first_line(error.__cause__ or error)})"
+                f"{TRANSPORT_SECONDS:.0f} s ({first_line(error.__cause__ or error)})"
             ) from error
 
     def _new_gloo(self) -> Any:
         # Under new keys: those of an earlier group refer to closed sockets.
         store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
         try:
-            return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
+            return new_gloo_group(store, self.group_rank, self.size, TRANSPORT_SECONDS)
         except RuntimeError as error:
             raise LostContactError(first_line(error)) from error
 

@@ -39,9 +39,10 @@ from fidtool.training.rows import (
 )
 
 SIDES = {"real": "real images", "fake": "generated images"}
-# Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a
-# rank's last batch, and these are left out if another rank has them.
-_HELD_ROWS = 1024
+HELD_ROWS = 1024
+"""Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a
+rank's last batch, and these are left out if another rank has them.
+"""
 
 # The pixels of images, and what is known of each.
 _Batch = list[tuple[Tensor, np.void]]
@@ -189,7 +190,7 @@ class ImageSums(SampleRows):
         images remain.
         """
         self._held.append(features.cpu())
-        while not self.per_image and sum(map(len, self._held)) - len(self._held[0]) >= _HELD_ROWS:
+        while not self.per_image and sum(map(len, self._held)) - len(self._held[0]) >= HELD_ROWS:
             self._sum(self._held.popleft())
 
     @contextlib.contextmanager
@@ -233,7 +234,7 @@ class ImageSums(SampleRows):
 
     def _most_random_copies(self) -> int:
         """Random reconstructions of a sample that a sampler gives to several ranks differ."""
-        return max(3, min(self.count // 2, _HELD_ROWS)) if self.side == "fake" else 0
+        return max(3, min(self.count // 2, HELD_ROWS)) if self.side == "fake" else 0
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         yield from super().warnings(ranks)
@@ -243,7 +244,7 @@ class ImageSums(SampleRows):
             yield ResultWarning(
                 "",
                 f"{twice} of {self.count} {self.noun} count again, because several ranks or "
-                f"merged metrics have the same samples, more than {_HELD_ROWS} before their last: "
+                f"merged metrics have the same samples, more than {HELD_ROWS} before their last: "
                 f"give each its own, or {self.reset} before the next epoch, whose shuffled "
                 "samples are on other ranks",
             )

@@ -21,7 +21,7 @@ from support.rank_lines import compare
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
 PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}
 """Long deadlines, because a rank imports torch to report its failure, which may be slow."""
-LEAVING = "from fidtool.cli import main; main._STOPPING_SECONDS = 600; main.process()"
+LEAVING = "from fidtool.cli import main; main.STOPPING_SECONDS = 600; main.process()"
 """The same for a rank that receives a signal, in a separate interpreter."""
 TYPO = """
 import os, sys

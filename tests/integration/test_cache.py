@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from fidtool.sources.listing import list_folder
-from fidtool.statistics.cache import _too_fresh
+from fidtool.statistics.cache import put_in_cache
+from fidtool.statistics.set_statistics import Statistics
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -265,14 +266,17 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
 # --- what must not be cached ----------------------------------------------------------------------
 
 
-def test_coarse_clocks_need_a_longer_wait(sets: tuple[Path, Path]) -> None:
+def test_coarse_clocks_need_a_longer_wait(
+    sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     """If all time stamps are whole seconds, two changes within two seconds cannot be
     distinguished.
     """
     listed, second = list_folder(str(sets[0])), 10**9
     listed.files.stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.stored])
-    for now, fresh in ((8 * second - 1, True), (8 * second + second // 5, False)):
-        assert _too_fresh(replace(listed, listed=now)) == fresh
+    for now, is_cached in ((8 * second - 1, False), (8 * second + second // 5, True)):
+        images = replace(listed, listed=now)
+        assert put_in_cache(images, Statistics({}), print) == is_cached
 
 
 def test_files_that_may_still_change_undetected_are_not_cached(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fidtool.statistics.cache import _listed_path
+import fidtool
+from fidtool.sources.listing import list_folder
+from fidtool.statistics.cache import put_in_cache
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -20,13 +23,13 @@ def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, 
     folders = [make_pictures(tmp_path / name, count) for name, count in (("p", 3), ("q", 4))]
     time.sleep(0.08)  # younger files are not cached: see test_cache
     statistics = Path(environment["FIDTOOL_CACHE"]) / "statistics"
-    found: dict[str, Path] = {}
+    entries: dict[str, Path] = {}
     for name, folder, network in (("new", 0, TINY), ("old", 0, COLOURS), ("oldest", 1, TINY)):
         assert (
             here("stats", folders[folder], "-o", f"{name}.npz", "--extractor", network).status == 0
         )
-        (found[name],) = set(statistics.glob("*.npz")) - set(found.values())
-    return found
+        (entries[name],) = set(statistics.glob("*.npz")) - set(entries.values())
+    return entries
 
 
 def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
@@ -47,9 +50,9 @@ def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
 
 def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     """One can be deleted, because its name begins with the ID."""
-    found = here("cache", "--json").json
-    folder = f"{found['folder']}/statistics"
-    assert {f"{folder}/{each['id']}.npz" for each in found["entries"]} == {
+    listed = here("cache", "--json").json
+    folder = f"{listed['folder']}/statistics"
+    assert {f"{folder}/{entry['id']}.npz" for entry in listed["entries"]} == {
         *map(str, cached.values())
     }
     shown = [row.split()[0] for row in here("cache").stdout.splitlines()[2:]]
@@ -58,12 +61,22 @@ def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     assert [row.split()[0] for row in here("cache").stdout.splitlines()[2:]] == shown[1:]
 
 
-def test_addresses_are_listed_without_their_secrets() -> None:
-    assert (
-        _listed_path("https://me:pass@host:8080/set.zip?token=secret#x")
-        == "https://host:8080/set.zip"
-    )
-    assert _listed_path("s3://bucket/set.zip") == "s3://bucket/set.zip"
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:pass@host:8080/set.zip?token=secret#x", "https://host:8080/set.zip"),
+        ("s3://bucket/set.zip", "s3://bucket/set.zip"),
+    ],
+)
+def test_addresses_are_listed_without_their_secrets(
+    here: Run, cached: dict[str, Path], tmp_path: Path, address: str, shown: str
+) -> None:
+    statistics = fidtool.read_statistics(tmp_path / "new.npz")
+    images = list_folder(str(tmp_path / "p"))
+    assert put_in_cache(replace(images, path=address, listed=time.time_ns()), statistics, print)
+    paths = {entry["path"] for entry in here("cache", "--json").json["entries"]}
+    assert paths >= {shown}
+    assert address == shown or address not in paths
 
 
 def test_a_sample_is_distinguished_from_the_whole_set(
@@ -74,7 +87,7 @@ def test_a_sample_is_distinguished_from_the_whole_set(
     for name, more in (("all", ()), ("some", ("--num", 3))):
         assert here("stats", folder, "-o", f"{name}.npz", "--extractor", TINY, *more).status == 0
     assert sorted(
-        (each["images"], each["found"]) for each in here("cache", "--json").json["entries"]
+        (entry["images"], entry["found"]) for entry in here("cache", "--json").json["entries"]
     ) == [
         (3, 5),
         (5, 5),

@@ -33,7 +33,7 @@ CONVERTED = "inception-2015-12-05.pt"
 def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a machine without the offline extra and without a proxy."""
     monkeypatch.setattr(weights, "offline_path", lambda: None)
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.01)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     environment["no_proxy"] = "127.0.0.1"
 

@@ -24,34 +24,34 @@ def gaussians(seed: int) -> dict[str, dict[str, np.ndarray]]:
     them.
     """
     rng = np.random.default_rng(seed)
-    found = {}
+    layers = {}
     for entry, layer in {**FD_LOSS, "jit_in256_stats.npz": ""}.items():
         dims = DIMS.get(layer, 16)
-        found[entry] = {
+        layers[entry] = {
             "mu": np.abs(rng.normal(size=dims)),
             "sigma": np.diag(rng.uniform(0.5, 2.0, dims)),
         }
-    return found
+    return layers
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[dict[str, dict[str, np.ndarray]], ...]:
     sets = gaussians(0), gaussians(1)
-    for name, each in zip(("real.pkl", "fake.pkl"), sets, strict=True):
-        (tmp_path / name).write_bytes(pickle.dumps(each))
+    for name, features in zip(("real.pkl", "fake.pkl"), sets, strict=True):
+        (tmp_path / name).write_bytes(pickle.dumps(features))
     return sets
 
 
 def expected(files: tuple[dict[str, dict[str, np.ndarray]], ...]) -> dict[str, float]:
     """Return the ratios by network: the covariances are diagonal."""
-    found = {}
+    ratios = {}
     for entry, layer in FD_LOSS.items():
         one, other = files[0][entry], files[1][entry]
-        roots = [np.sqrt(each["sigma"].diagonal()) for each in (one, other)]
+        roots = [np.sqrt(statistics["sigma"].diagonal()) for statistics in (one, other)]
         distance = ((one["mu"] - other["mu"]) ** 2).sum() + ((roots[0] - roots[1]) ** 2).sum()
         network = layer.replace("_", ":") or "inception"
-        found[network] = float(distance / DENOMINATORS[network])
-    return found
+        ratios[network] = float(distance / DENOMINATORS[network])
+    return ratios
 
 
 def test_the_preset_gives_the_mean_of_six_ratios(
@@ -59,12 +59,12 @@ def test_the_preset_gives_the_mean_of_six_ratios(
 ) -> None:
     outcome = here("compute", "real.pkl", "fake.pkl", "--preset", "fdr6", "--json")
     ratios = expected(files)
-    found = outcome.metrics
-    assert found["fdr6"] == pytest.approx(np.mean([*ratios.values()]), rel=1e-9)
+    metrics = outcome.metrics
+    assert metrics["fdr6"] == pytest.approx(np.mean([*ratios.values()]), rel=1e-9)
     for network, ratio in ratios.items():
         suffix = "" if network == "inception" else f"_{network.replace(':', '_')}"
-        assert found[f"fdr{suffix}"] == pytest.approx(ratio, rel=1e-9)
-        assert found[f"{'fid' if network == 'inception' else 'fd'}{suffix}"] == pytest.approx(
+        assert metrics[f"fdr{suffix}"] == pytest.approx(ratio, rel=1e-9)
+        assert metrics[f"{'fid' if network == 'inception' else 'fd'}{suffix}"] == pytest.approx(
             ratio * DENOMINATORS[network], rel=1e-9
         )
     assert outcome.json["settings"]["fdr"] == DENOMINATORS
@@ -76,10 +76,10 @@ def test_the_preset_gives_the_mean_of_six_ratios(
 
 def test_fewer_networks_have_no_mean(here: Run, files: object) -> None:
     networks = "inception,fdr:mae"
-    found = here(
+    outcome = here(
         "compute", "real.pkl", "fake.pkl", "--extractor", networks, "--metrics", "fdr6", "--json"
     ).metrics
-    assert [*found] == ["fdr", "fdr_fdr_mae"]
+    assert [*outcome] == ["fdr", "fdr_fdr_mae"]
 
 
 def test_the_mean_is_listed(here: Run) -> None:
@@ -106,7 +106,7 @@ def test_weights_that_cannot_be_obtained_are_named_before_any_image_is_read(
         (tmp_path / name / "broken.png").write_bytes(b"no image")
     # The variable is read when it is imported.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("fidtool.system.download._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fidtool.system.download.FIRST_DELAY", 0.01)
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", "http://127.0.0.1:9/dinov2.pth")
     outcome = here(
         "compute",

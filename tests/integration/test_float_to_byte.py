@@ -58,10 +58,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, floats: Floats) -> Path:
 def expected(place: Path) -> dict[str, float]:
     """The distances of the images that torch has truncated and rounded."""
     settings = {"extractor": TINY, "cache": False}
-    found = fidtool.compute(
+    evaluation = fidtool.compute(
         place / "real", [place / "truncated.npy", place / "rounded.npy"], **settings
     )
-    truncated, rounded = (result.frechet_distance for result in found.results)
+    truncated, rounded = (result.frechet_distance for result in evaluation.results)
     assert truncated is not None
     assert rounded is not None
     assert truncated != rounded
@@ -74,7 +74,7 @@ GIVEN: dict[str, Callable[[Path, Floats], Any]] = {
     "a file of torch": lambda place, _: place / "floats.pt",
     "an array": lambda _, floats: floats,
     "a list of tensors": lambda _, floats: [
-        torch.from_numpy(each).permute(2, 0, 1) for each in floats
+        torch.from_numpy(image).permute(2, 0, 1) for image in floats
     ],
     "an iterable": lambda _, floats: iter(floats),
 }
@@ -127,20 +127,6 @@ def test_one_rule_in_training(
     assert callback.frechet_distance == pytest.approx(float(value), rel=1e-12)
 
 
-def test_torchmetrics_argument_truncates(environment: dict[str, str]) -> None:
-    metrics = [
-        FrechetInceptionDistance(64, normalize=True, antialias=False),
-        FrechetInceptionDistance(64, normalize=True, protocol="tensorflow", float_to_byte="floor"),
-        FrechetInceptionDistance(64, normalize=True, antialias=False, float_to_byte="round"),
-    ]
-    for real in (True, False):
-        images = torch.rand(4, 3, 20, 20)
-        for metric in metrics:
-            metric.update(images, real=real)
-    first, second, third = (float(metric.compute()) for metric in metrics)
-    assert first == second != third
-
-
 def test_the_protocol_of_a_statistics_file_decides(
     here: Run, place: Path, environment: dict[str, str]
 ) -> None:
@@ -173,8 +159,8 @@ def test_statistics_of_floats_decide(
         assert made.config["float_to_byte"] == how
         fidtool.write_statistics(tmp_path / f"{how}.npz", made)
         for real in (made, tmp_path / f"{how}.npz"):
-            found = fidtool.compute(real, floats, protocol=protocol, **SETTINGS)
-            assert (found.frechet_distance, found.run.config["float_to_byte"]) == (
+            evaluation = fidtool.compute(real, floats, protocol=protocol, **SETTINGS)
+            assert (evaluation.frechet_distance, evaluation.run.config["float_to_byte"]) == (
                 pytest.approx(0, abs=1e-9),
                 how,
             )
@@ -184,13 +170,15 @@ def test_statistics_of_floats_decide(
             metric.update(images, real=False)
             assert float(metric.compute()) == pytest.approx(0, abs=1e-6)
     ways = "floats became bytes in different ways .float_to_byte.: round in .*round.npz, floor in"
-    found = fidtool.compute(tmp_path / "round.npz", floats, float_to_byte="floor", **SETTINGS)
+    evaluation = fidtool.compute(tmp_path / "round.npz", floats, float_to_byte="floor", **SETTINGS)
     assert re.search(
-        ways, " ".join([*map(str, found.results[0].warnings), *map(str, found.run.warnings)])
+        ways,
+        " ".join([*map(str, evaluation.results[0].warnings), *map(str, evaluation.run.warnings)]),
     )
-    found = fidtool.compute(tmp_path / "round.npz", tmp_path / "floor.npz", extractor=TINY)
+    evaluation = fidtool.compute(tmp_path / "round.npz", tmp_path / "floor.npz", extractor=TINY)
     assert re.search(
-        ways, " ".join([*map(str, found.results[0].warnings), *map(str, found.run.warnings)])
+        ways,
+        " ".join([*map(str, evaluation.results[0].warnings), *map(str, evaluation.run.warnings)]),
     )
     with pytest.warns(
         fidtool.FidtoolWarning, match="round.npz was made with float_to_byte='round'"
@@ -259,10 +247,12 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
 
 
 def test_check_reads_them_as_well(here: Run, place: Path) -> None:
-    found = here("check", place / "floats.npy", *FLOOR, "--against", place / "truncated.npy").stdout
+    printed = here(
+        "check", place / "floats.npy", *FLOOR, "--against", place / "truncated.npy"
+    ).stdout
     assert (
         f"{place}/floats.npy against {place}/truncated.npy: {COUNT} of {COUNT} images are "
-        "pixel-identical" in found
+        "pixel-identical" in printed
     )
 
 

@@ -4,8 +4,10 @@ named as such.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import pickle
 import struct
 from collections.abc import Callable
@@ -19,7 +21,6 @@ import torch
 import fidtool
 from fidtool.features.protocol import FEATURES
 from fidtool.reading.decode import DecodeError, decode
-from fidtool.sources.archives import _OPENERS
 from fidtool.sources.kinds import PLAIN, foreign_of
 from fidtool.sources.listing import open_images
 from fidtool.statistics.foreign import inception_doubts
@@ -232,7 +233,7 @@ def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
             if Path(path).is_file()
         },
     }
-    heads |= {str(magic): magic + bytes(99) for magic in _OPENERS}
+    heads |= {package.__name__: package.compress(bytes(99)) for package in (gzip, bz2, lzma)}
     heads["statistics"] = pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3)})
     assert [name for name, head in heads.items() if foreign_of(head) not in ("", PLAIN)] == []
     assert [name for name, head in heads.items() if foreign_of(head)] == [
@@ -267,9 +268,9 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
     assert (named.status, named.stdout.startswith("FD (64 dimensions): ")) == (0, True)
     features = np.random.RandomState(0).standard_normal((80, 64)).astype(np.float32)
-    found = fidtool.compute(features, features[:70], features=True).results[0].metrics
-    assert "fd_64" in found
-    assert "fid_64" not in found
+    metrics = fidtool.compute(features, features[:70], features=True).results[0].metrics
+    assert "fd_64" in metrics
+    assert "fid_64" not in metrics
     assert here("compute", "good.npz", "good.npz").stdout.startswith("FID (64 dimensions): ")
     with pytest.raises(
         fidtool.InputError, match=r"bad\.npz is not of Inception.* their network with feature="
@@ -293,9 +294,9 @@ def test_statistics_unlike_inceptions(here: Run, tmp_path: Path, kind: str) -> N
     length, spread, unlike = SIZES[kind]
     statistics_of(tmp_path / "good.npz", 20.0, spread=4.0)
     statistics_of(tmp_path / "given.npz", length, spread=spread)
-    found = here("compute", "good.npz", "given.npz")
-    assert found.status == 0
-    assert ("given.npz: probably not statistics of Inception" in found.stderr) == unlike
+    outcome = here("compute", "good.npz", "given.npz")
+    assert outcome.status == 0
+    assert ("given.npz: probably not statistics of Inception" in outcome.stderr) == unlike
 
 
 @needs_weights
@@ -318,9 +319,11 @@ def test_inceptions_own_statistics_are_like_them(tmp_path: Path, dims: int) -> N
     """Of noise and of one colour, written without a fingerprint."""
     noise = np.random.RandomState(0).randint(0, 256, (4, 24, 24, 3)).astype(np.uint8)
     for images in (noise, np.zeros_like(noise)):
-        found = fidtool.compute_statistics(images, dims=dims, cache=False)
-        assert found is not None
+        statistics = fidtool.compute_statistics(images, dims=dims, cache=False)
+        assert statistics is not None
         assert (
-            inception_doubts("it", replace(found.layers[FEATURES], definition=None), "inception")
+            inception_doubts(
+                "it", replace(statistics.layers[FEATURES], definition=None), "inception"
+            )
             == []
         )

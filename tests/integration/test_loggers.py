@@ -63,12 +63,14 @@ def test_values_are_read_back(
     logged = fidtool(*arguments, **variables(folder))
     assert logged.status == 0, logged.stderr
     assert "warning: --log" not in logged.stderr
-    values = {each["fake"].rpartition("/")[2]: each["metrics"] for each in logged.json["results"]}
+    values = {
+        result["fake"].rpartition("/")[2]: result["metrics"] for result in logged.json["results"]
+    }
     assert any(key.startswith("kid_std") for key in values["step30"])
     rows = READERS[kind](folder)
     assert [step for _, step, _ in rows] == [30, 200, 1000]
-    for _, step, found in rows:
-        assert found == pytest.approx(values[f"step{step}"], rel=1e-6, abs=1e-9)
+    for _, step, logged_values in rows:
+        assert logged_values == pytest.approx(values[f"step{step}"], rel=1e-6, abs=1e-9)
     assert len({name for name, _, _ in rows}) == 1
     if kind == "trackio":
         return  # in this process it may have been imported with another folder
@@ -150,7 +152,7 @@ def test_a_folder_of_logs_is_not_the_package(
     """wandb writes to the folder ``wandb``, from which ``python -m fidtool`` could import."""
     (tmp_path / "trackerless").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(loggers._LOGGERS, "trackerless", loggers._LOGGERS["wandb"])  # type: ignore[index]
+    monkeypatch.setitem(loggers.LOGGERS, "trackerless", loggers.LOGGERS["wandb"])  # type: ignore[index]
     error = here("compute", *sets, *QUIET, "--log", "trackerless:p").error
     assert error.startswith("error: --log trackerless:p needs the package trackerless: ")
 
@@ -164,7 +166,7 @@ def failing(*_: object) -> None:
 def failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: loggers.__spec__)
     monkeypatch.setattr(loggers, "check_loggers", lambda places: None)
-    monkeypatch.setitem(loggers._LOGGERS, "wandb", (failing, "try again"))  # type: ignore[index]
+    monkeypatch.setitem(loggers.LOGGERS, "wandb", (failing, "try again"))  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("failure")
@@ -202,8 +204,8 @@ def test_a_logger_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
     release = threading.Event()
     waits: Callable[..., Any] = lambda *_: release.wait()  # noqa: E731
-    monkeypatch.setattr(loggers, "_SECONDS", 0.05)
-    monkeypatch.setitem(loggers._LOGGERS, "wandb", (waits, "try again"))  # type: ignore[index]
+    monkeypatch.setattr(loggers, "LOG_SECONDS", 0.05)
+    monkeypatch.setitem(loggers.LOGGERS, "wandb", (waits, "try again"))  # type: ignore[index]
     warned: list[str] = []
     log_values(bare("a", "b").results, Settings(log="wandb:p"), warned.append)
     release.set()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.models.dinov2 import _HASHES
+from fidtool.features.models.dinov2 import HASHES
 from fidtool.references.catalogue import REFERENCES
 from support.command_line import Run, messages
 from support.http_store import http_store
@@ -48,8 +48,8 @@ def mirror(
 
 def facts(outcome: Any, of: str = "real") -> dict[str, Any]:
     (result,) = outcome.json["results"]
-    found: dict[str, Any] = result["sets"][of]
-    return found
+    facts: dict[str, Any] = result["sets"][of]
+    return facts
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,23 @@ def test_a_reference_is_not_generated(
 
 
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
-    found = here("compute", "edm:cifar10", "fake", "--json")
-    assert "taken from edm:cifar10: protocol tensorflow" in found.stderr
+    outcome = here("compute", "edm:cifar10", "fake", "--json")
+    assert "taken from edm:cifar10: protocol tensorflow" in outcome.stderr
     assert not [
-        line for line in messages(found.json["results"][0]) if "does not state its protocol" in line
+        line
+        for line in messages(outcome.json["results"][0])
+        if "does not state its protocol" in line
     ]
     np.savez(tmp_path / "plain.npz", **statistics(0))
     plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
-    assert found.metrics == plain.metrics
+    assert outcome.metrics == plain.metrics
     assert "plain.npz: the file does not state its protocol" in plain.stderr
-    assert facts(found)["reference"] == "edm:cifar10"
-    assert sorted(facts(found)["sha256"]) == ["mu", "sigma"]
+    assert facts(outcome)["reference"] == "edm:cifar10"
+    assert sorted(facts(outcome)["sha256"]) == ["mu", "sigma"]
     with np.load(tmp_path / "plain.npz") as stored:
         written = io.BytesIO()
         np.save(written, stored["mu"])
-    assert facts(found)["sha256"]["mu"] == hashlib.sha256(written.getvalue()).hexdigest()
+    assert facts(outcome)["sha256"]["mu"] == hashlib.sha256(written.getvalue()).hexdigest()
     refused = here("compute", "edm:cifar10", "fake", "--protocol", "clean")
     assert "use different protocols" in refused.error
 
@@ -109,19 +111,19 @@ def test_a_later_run_is_offline(here: Run, mirror: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
-    found = here("compute", "adm:imagenet64", "fake", "--preset", "adm", "--json")
-    assert {"fid", "sfid", "precision", "recall"} <= found.metrics.keys()
-    assert facts(found)["with_features"] == 8
-    assert sorted(facts(found)["sha256"]) == ["arr_0", "mu", "mu_s", "sigma", "sigma_s"]
-    assert facts(found)["origin"] == "ADM's evaluator (it has mu_s)"
+    outcome = here("compute", "adm:imagenet64", "fake", "--preset", "adm", "--json")
+    assert {"fid", "sfid", "precision", "recall"} <= outcome.metrics.keys()
+    assert facts(outcome)["with_features"] == 8
+    assert sorted(facts(outcome)["sha256"]) == ["arr_0", "mu", "mu_s", "sigma", "sigma_s"]
+    assert facts(outcome)["origin"] == "ADM's evaluator (it has mu_s)"
     (line,) = [
-        line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")
+        line for line in outcome.stderr.splitlines() if line.startswith("fake: not comparable")
     ]
     assert (
         "images of FAKE: 6 instead of 50,000; images of REAL for precision and recall: 8 instead "
         "of 10,000" in line
     )
-    assert f"{line}" in found.json["run"]["notes"]
+    assert f"{line}" in outcome.json["run"]["notes"]
     assert here("check", "adm:imagenet64:arr_0", "--json").json["images"]["images"] == 8
 
 
@@ -150,7 +152,7 @@ def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     file.parent.mkdir()
     tensors = published_file(1024, 1)
     torch.save(tensors, file)
-    monkeypatch.setitem(_HASHES, "vitl14", hashlib.sha256(file.read_bytes()).hexdigest())
+    monkeypatch.setitem(HASHES, "vitl14", hashlib.sha256(file.read_bytes()).hexdigest())
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
     with http_store(file.parent) as store:
         monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{store.url}{file.name}")
@@ -161,13 +163,13 @@ def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 def test_both_values_of_edm2(
     here: Run, mirror: Path, tmp_path: Path, dinov2: dict[str, torch.Tensor]
 ) -> None:
-    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json", "-o", "both.json")
-    assert found.status == 0, found.stderr
-    assert [*found.metrics] == ["fid", "fd_dinov2"]
+    outcome = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json", "-o", "both.json")
+    assert outcome.status == 0, outcome.stderr
+    assert [*outcome.metrics] == ["fid", "fd_dinov2"]
     alone = here(
         "compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception", "--json"
     )
-    assert alone.metrics == {"fid": found.metrics["fid"]}
+    assert alone.metrics == {"fid": outcome.metrics["fid"]}
     assert (
         "--preset edm2: --extractor inception instead of inception,dinov2@protocol=torch"
         in alone.stderr
@@ -178,8 +180,8 @@ def test_both_values_of_edm2(
     expected = fidtool.frechet_distance(
         published["mu"], published["sigma"], rows.mean(0), np.cov(rows.T)
     )
-    assert found.metrics["fd_dinov2"] == pytest.approx(expected, rel=1e-5)
-    assert facts(found)["with_features"] is None
+    assert outcome.metrics["fd_dinov2"] == pytest.approx(expected, rel=1e-5)
+    assert facts(outcome)["with_features"] is None
     (verdict,) = fidtool.verify(tmp_path / "both.json")
     verdicts = {item.name: (item.verdict, item.found) for item in verdict.items}
     assert verdicts["protocol of dinov2:vitl14"] == ("yes", "torch")
@@ -193,7 +195,8 @@ def _as_edm2(picture: Any) -> torch.Tensor:
         / 255
     )
     mean, std = (
-        torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        torch.tensor(values)[:, None, None]
+        for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
     return (small - mean) / std
 
@@ -202,7 +205,7 @@ def _as_edm2(picture: Any) -> torch.Tensor:
 def test_the_other_resize_of_dinov2_is_said(
     here: Run, mirror: Path, dinov2: dict[str, torch.Tensor]
 ) -> None:
-    found = here(
+    outcome = here(
         "compute",
         "edm2:img64",
         "fake",
@@ -213,7 +216,7 @@ def test_the_other_resize_of_dinov2_is_said(
         "--json",
     )
     (line,) = [
-        line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")
+        line for line in outcome.stderr.splitlines() if line.startswith("fake: not comparable")
     ]
     assert "protocol of dinov2:vitl14: pil instead of torch" in line
     alone = here(
@@ -248,10 +251,10 @@ def test_dinov2_without_its_weights(
 @pytest.mark.slow
 def test_a_pickle_of_edm2(here: Run, mirror: Path) -> None:
     arguments = ("fake", "--preset", "edm2", "--extractor", "inception")
-    found = here("compute", "edm2:img64", *arguments, "--json")
-    assert found.json["protocol"]["name"] == "tensorflow"
+    outcome = here("compute", "edm2:img64", *arguments, "--json")
+    assert outcome.json["protocol"]["name"] == "tensorflow"
     named = here("compute", "edm2:img64:fid", "fake", "--protocol", "tensorflow", "--json")
-    assert named.metrics == found.metrics
+    assert named.metrics == outcome.metrics
     other = here("compute", "edm2:img64:fd_dinov2", *arguments)
     assert "edm2:img64:fd_dinov2 has features of 1024 dimensions" in other.error
 
@@ -259,9 +262,9 @@ def test_a_pickle_of_edm2(here: Run, mirror: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_of_that_name_is_no_reference(here: Run, mirror: Path, tmp_path: Path) -> None:
     make_pictures(tmp_path / "edm:cifar10", 4, 3)
-    found = here("compute", "edm:cifar10", "fake", "--json")
-    assert found.json["results"][0]["count"]["real"] == 4
-    assert facts(found)["reference"] == ""
+    outcome = here("compute", "edm:cifar10", "fake", "--json")
+    assert outcome.json["results"][0]["count"]["real"] == 4
+    assert facts(outcome)["reference"] == ""
 
 
 @pytest.mark.parametrize(
@@ -278,7 +281,7 @@ def test_a_missing_path_may_mean_a_reference(
 @pytest.mark.slow
 def test_a_reference_of_no_protocol(here: Run, mirror: Path, published: Path) -> None:
     publish(published, REFERENCES["t2ibenchmark:coco-30k"].url, archive(**statistics(8)))
-    found = here("compute", "t2ibenchmark:coco-30k", "fake")
-    assert "no protocol of fidtool equals this" in found.stderr
+    outcome = here("compute", "t2ibenchmark:coco-30k", "fake")
+    assert "no protocol of fidtool equals this" in outcome.stderr
     refused = here("compute", "edm:cifar10:mu", "fake")
     assert refused.error == "error: mu alone is no set that can be compared: pass edm:cifar10"

@@ -16,7 +16,7 @@ def test_errors_and_warnings_in_python_have_no_secrets(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors, warnings and their causes may be logged."""
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.01)
     address = "http://bob:hunter2@127.0.0.1:9/none.tar?token=SECRET"
     for ask in (lambda: fidtool.compute(address, address), lambda: fidtool.check(address)):
         with pytest.raises(fidtool.FidtoolError) as caught:

@@ -68,8 +68,8 @@ def mirror(
     pickled = place / served(EDM2.url)
     pickled.parent.mkdir(parents=True)
     pickled.write_bytes(pickle.dumps({"fid": statistics(4), "num_images": 7}))
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(reference_files, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(reference_files, "WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
     with http_store(place) as store:
         for name, value in {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}.items():
             monkeypatch.setenv(name, value)
@@ -102,24 +102,24 @@ def assert_same(found: tuple[Path, dict[str, str]], published: Path, *arrays: st
 
 def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
     said: list[str] = []
-    found = fetch(EDM, [], said.append)
+    statistics = fetch(EDM, [], said.append)
     published = mirror.folder / served(EDM.url)
-    assert_same(found, published, "mu", "sigma")
-    assert found[0] == folder() / "edm-cifar10.npz"
-    assert found[0].read_bytes() == published.read_bytes()
+    assert_same(statistics, published, "mu", "sigma")
+    assert statistics[0] == folder() / "edm-cifar10.npz"
+    assert statistics[0].read_bytes() == published.read_bytes()
     assert said == [f"downloading edm:cifar10 from {mirror.url}{served(EDM.url)} (0.1 MB)"]
     asked = mirror.asked[served(EDM.url)]
-    assert fetch(EDM, ["mu"], said.append) == (found[0], {"mu": found[1]["mu"]})
+    assert fetch(EDM, ["mu"], said.append) == (statistics[0], {"mu": statistics[1]["mu"]})
     assert (mirror.asked[served(EDM.url)], len(said)) == (asked, 1)
 
 
 def test_only_the_statistics_of_a_large_file_are_downloaded(
     mirror: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_FIRST_BYTES", 1000)
+    monkeypatch.setattr(download, "FIRST_BYTES", 1000)
     published, said = mirror.folder / served(ADM.url), []
-    found = fetch(ADM, [], said.append)
-    assert_same(found, published, *STATISTICS)
+    statistics = fetch(ADM, [], said.append)
+    assert_same(statistics, published, *STATISTICS)
     wanted = sum(np.load(published)[array].nbytes for array in STATISTICS)
     size = published.stat().st_size
     assert size > 3 * wanted
@@ -129,7 +129,7 @@ def test_only_the_statistics_of_a_large_file_are_downloaded(
     assert [file.arrays for file in published_files(ADM)] == [STATISTICS]
 
     images = fetch(ADM, [IMAGES], quiet)  # with what was there, so that both are from the same file
-    assert images[0] == found[0]
+    assert images[0] == statistics[0]
     assert_same(images, published, IMAGES)
     assert {*members(images[0])} == {IMAGES, *STATISTICS}
 
@@ -143,8 +143,8 @@ def test_a_server_without_ranges_sends_the_whole_file(mirror: HttpStore) -> None
 
 
 def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
-    found = fetch(METFACES, [FEATURES], quiet)
-    assert_same(found, mirror.folder / served(METFACES.features_url), FEATURES)
+    statistics = fetch(METFACES, [FEATURES], quiet)
+    assert_same(statistics, mirror.folder / served(METFACES.features_url), FEATURES)
     assert_same(fetch(METFACES, [], quiet), mirror.folder / served(METFACES.url), "mu", "sigma")
     assert kept(folder()) == [
         "clean-fid-metfaces-1024-train-kid.npz",
@@ -155,12 +155,12 @@ def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
 
 
 def test_a_pickle_is_downloaded_whole(mirror: HttpStore) -> None:
-    found = fetch(EDM2, ["fid"], quiet)
+    statistics = fetch(EDM2, ["fid"], quiet)
     data = (mirror.folder / served(EDM2.url)).read_bytes()
-    assert found[0] == folder() / "edm2-img64.pkl"
-    assert found[0].read_bytes() == data
-    assert found[1] == {"img64.pkl": hashlib.sha256(data).hexdigest()}
-    assert fetch(EDM2, [], quiet) == found
+    assert statistics[0] == folder() / "edm2-img64.pkl"
+    assert statistics[0].read_bytes() == data
+    assert statistics[1] == {"img64.pkl": hashlib.sha256(data).hexdigest()}
+    assert fetch(EDM2, [], quiet) == statistics
     assert mirror.sent[served(EDM2.url)] == len(data)
 
 
@@ -260,12 +260,12 @@ def test_a_cache_that_cannot_be_written(
 
 
 def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> None:
-    found = fetch(EDM, [], quiet)
-    data = found[0].read_bytes()
-    found[0].write_bytes(data[: len(data) // 2])
-    assert fetch(EDM, [], quiet) == found
-    assert found[0].read_bytes() == data
-    found[0].write_bytes(data[:5000] + bytes(100) + data[5100:])
+    statistics = fetch(EDM, [], quiet)
+    data = statistics[0].read_bytes()
+    statistics[0].write_bytes(data[: len(data) // 2])
+    assert fetch(EDM, [], quiet) == statistics
+    assert statistics[0].read_bytes() == data
+    statistics[0].write_bytes(data[:5000] + bytes(100) + data[5100:])
     with pytest.raises(
         InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"
     ):

@@ -43,7 +43,7 @@ def expected(place: Path) -> float:
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
     """A server of the same sets. Waits between attempts are short."""
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.01)
     with http_store(place) as store:
         yield store
 
@@ -123,9 +123,9 @@ def test_an_archive_is_downloaded_once(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy serves later runs; its size is said before. Servers need not support ranges."""
-    monkeypatch.setattr(remote, "_SAID_BYTES", 1)
+    monkeypatch.setattr(remote, "SAID_BYTES", 1)
     web.faults["images.zip"], web.lasting = ["whole"], True
-    arguments = [each for each in ARGUMENTS if each != "--json"]
+    arguments = [argument for argument in ARGUMENTS if argument != "--json"]
     first = here("compute", place / "real", f"{web.url}images.zip", *arguments)
     assert f"downloading {web.url}images.zip (0.0 MB) into" in first.stderr
     again = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
@@ -164,7 +164,7 @@ def test_a_full_disk_is_reported(
 def test_a_download_that_stalls_ends(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
@@ -249,7 +249,7 @@ def silent() -> Iterator[threading.Event]:
 def test_reading_from_a_store_that_does_not_answer_times_out(
     place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote, "REQUEST_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(names.after(web.url), remote.np.zeros((1, 5), dtype=int))
@@ -371,7 +371,7 @@ def test_an_iterator_that_is_given_up_waits_for_no_request(
     web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its finalizer may run in fsspec's thread, where all later requests would wait for it."""
-    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(remote, "REQUEST_TIMEOUT", 2 * PATIENCE)
     monkeypatch.setattr(
         HttpStore, "fault", lambda self, name: None if "000" in name else silent.wait() and None
     )
@@ -392,7 +392,7 @@ def test_an_iterator_that_is_given_up_waits_for_no_request(
 def test_metadata_requests_time_out(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_INFO_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote, "INFO_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1

@@ -46,7 +46,7 @@ def test_without_torchmetrics(program: Run) -> None:
         "import sys, copy, warnings\n"
         "sys.modules['torchmetrics'] = None\n"
         f"sys.path[:0] = [{str(PROGRAMS)!r}]\n"
-        "from common import network, pictures\n"
+        "from common import fidtool, network, pictures\n"
         "from fidtool.training import FrechetInceptionDistance\n"
         "warnings.simplefilter('ignore')\n"
         "metric = FrechetInceptionDistance(network()).to('cpu').half()\n"
@@ -59,6 +59,12 @@ def test_without_torchmetrics(program: Run) -> None:
         "assert value == other.compute() == metric.clone().compute()\n"
         "metric.reset()\n"
         "from fidtool.training.synced_metric import PlainMetric\n"
+        "try:\n"
+        "    metric.plot(value)\n"
+        "except fidtool.InputError as error:\n"
+        "    assert 'torchmetrics[visual]' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('there are no plots')\n"
         "print(isinstance(metric, PlainMetric), float(value).hex())\n"
     )
     assert done.status == 0, done.stderr
@@ -74,18 +80,18 @@ def test_without_torchmetrics(program: Run) -> None:
 def test_settings_of_a_network_in_its_value(tmp_path: Path) -> None:
     real, fake = make_sets(tmp_path)
     value = f"{COLOURS}@step=14,protocol=Clean"
-    metric, other = (
-        FrechetInceptionDistance(value, normalize=True),
-        FrechetInceptionDistance(COLOURS),
-    )
-    assert metric._network.definition.feature_step == 14
-    assert metric._network.definition.resize == "bicubic-antialias"
-    assert other._network.definition.feature_step == 18
-    images = fidtool.compute(real, fake, extractor=value, cache=False)
+    metric = FrechetInceptionDistance(value, normalize=True)
+    evaluation = fidtool.compute(real, fake, extractor=value, cache=False)
     for side, path in (("real", real), ("fake", fake)):
-        for each in sorted(path.iterdir()):
-            metric.update(pixels_of(each), real=side == "real")
-    assert float(metric.compute()) == images.frechet_distance
+        for file in sorted(path.iterdir()):
+            metric.update(pixels_of(file), real=side == "real")
+    assert float(metric.compute()) == evaluation.frechet_distance
+    references = {
+        FrechetInceptionDistance(f"{COLOURS}@{settings}").reference_digest
+        for settings in ("step=18", "step=14", "protocol=clean", "step=14,protocol=clean")
+    }
+    assert len(references) == 4
+    assert metric.reference_digest in references
 
 
 def pixels_of(file: Path) -> torch.Tensor:
@@ -107,15 +113,15 @@ def test_real_statistics_of_several_networks(here: Run, tmp_path: Path) -> None:
     for feature, name in ((TINY, "tiny.npz"), (f"{COLOURS}@step=14", "colours.npz")):
         for kind in (FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=10)):
             references = both, fidtool.read_statistics(both), tmp_path / name
-            metrics = [kind(feature, real_statistics=each) for each in references]
+            metrics = [kind(feature, real_statistics=reference) for reference in references]
             for metric in metrics:
                 metric.update(pictures(30, 3), real=False)
             joint, in_memory, own = (metric.compute() for metric in metrics)
             assert joint == in_memory == own
             assert len({metric.reference_digest for metric in metrics}) == 1
         digests = []
-        for each in (*references, real):  # a folder too
-            callback = FIDCallback("generate", each, num_samples=10, feature=feature)
+        for reference in (*references, real):  # a folder too
+            callback = FIDCallback("generate", reference, num_samples=10, feature=feature)
             callback.on_fit_start(Trainer(callbacks=[callback]), Model())
             digests.append(callback.state_dict()["reference"])
         assert len({*digests}) == 1

@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from PIL import Image
 from fidtool.errors import InputError
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.models import clip
+from fidtool.features.weights import State
 from support.command_line import Run
 from support.published_networks import (
     batches,
@@ -88,13 +88,13 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     expected = [features(place / name, transform, embedding(model)) for name in ("real", "fake")]
     extractor = built("clip:fidtool-tiny", place / "tiny.pt")
     (images,) = batches(place / "real")
-    found = extractor.features(images).double()
+    embeddings = extractor.features(images).double()
     # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose
     # kernels round differently.
-    torch.testing.assert_close(found, expected[0], rtol=0, atol=2e-6)
+    torch.testing.assert_close(embeddings, expected[0], rtol=0, atol=2e-6)
     # Each entry of a float32 vector has a relative rounding error of up to 6e-8.
     torch.testing.assert_close(
-        found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6
+        embeddings.norm(dim=1), torch.ones(len(embeddings)).double(), rtol=0, atol=1e-6
     )
     arguments = ("--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "--json", "--quiet")
     outcome = here("compute", "real", "fake", *arguments)
@@ -140,10 +140,18 @@ def test_mistakes_are_reported(
     refused_extractor(here, spec, weights, texts)
 
 
-def test_weights_for_another_activation_are_refused() -> None:
-    own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
-    with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:ViT-B-32-quickgelu"):
-        clip._colours("ViT-B-32", "openai", own)
+def test_weights_for_another_activation_are_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = {**TINY, "quick_gelu": False}
+    (place / "configs" / "fidtool-plain.json").write_text(json.dumps(configuration))
+    open_clip.add_model_config(place / "configs")
+    published = {"url": "https://example.org/plain.pt", "quick_gelu": True}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "fidtool-plain", {"openai": published})
+    tensors = open_clip.create_model("fidtool-plain").visual.state_dict()
+    state = State(tensors, "made up", "openai")
+    with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:fidtool-plain-quickg"):
+        clip.build(NetworkChoice("clip:fidtool-plain"), state)
 
 
 def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:
@@ -158,7 +166,7 @@ def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place:
     same, other = here(*run, *main, "tiny.pt"), here(*run, *main, "others.pt")
     assert same.json["layers"] == {}
     assert list(other.json["layers"]) == ["embedding"]
-    values = [each.metrics["cmmd_clip_fidtool_tiny"] for each in (same, other)]
+    values = [outcome.metrics["cmmd_clip_fidtool_tiny"] for outcome in (same, other)]
     assert values[0] == values[1] > 0
 
 

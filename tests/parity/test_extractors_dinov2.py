@@ -150,11 +150,9 @@ def test_download(
     refused = here(*arguments, "refused.npz")
     assert refused.status == 1
     assert f"{server} has the SHA-256 " in refused.error
-    assert f"the published file {dinov2._HASHES['vits14'][:12]}…" in refused.error
+    assert f"the published file {dinov2.HASHES['vits14'][:12]}…" in refused.error
     assert not [*(place / "torch-home").rglob("*.pth")]
-    monkeypatch.setitem(
-        dinov2._HASHES, "vits14", hashlib.sha256(vits14[0].read_bytes()).hexdigest()
-    )
+    monkeypatch.setitem(dinov2.HASHES, "vits14", hashlib.sha256(vits14[0].read_bytes()).hexdigest())
     downloaded = here(*arguments, "downloaded.npz")
     assert downloaded.status == 0, downloaded.stderr
     assert f"getting the weights of dinov2:vits14: {server}" in downloaded.stderr

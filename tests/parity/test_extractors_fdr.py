@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.models.fdr import _MODELS, build
+from fidtool.features.models.fdr import MODELS, build
 from fidtool.features.resize import Preparation, resize
 from fidtool.features.weights import State
 from support.command_line import Run
@@ -55,7 +55,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     """Return the weighted values of all heads, (n, queries, D), of tensors of shape (n, tokens,
     D).
     """
-    q, k, v = (each.view(*each.shape[:2], HEADS, -1).transpose(1, 2) for each in (q, k, v))
+    q, k, v = (part.view(*part.shape[:2], HEADS, -1).transpose(1, 2) for part in (q, k, v))
     weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
     return (weights @ v).transpose(1, 2).flatten(2)
 
@@ -201,19 +201,17 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str) -> None:
     torch.manual_seed(0)
     any_size = {} if name == "convnext" else {"dynamic_img_size": True}
-    model = randomised(
-        timm.create_model(_MODELS[name].name, pretrained=False, **any_size), gain=4.0
-    )
+    model = randomised(timm.create_model(MODELS[name].name, pretrained=False, **any_size), gain=4.0)
     tensors, file = model.state_dict(), place / "weights.pth"
     torch.save(tensors, file)
     reference = network(name, tensors)
     expected = [features(place / folder, transform(name), reference) for folder in ("real", "fake")]
     extractor = built(f"fdr:{name}", file)
-    assert [each.feature_step for each in extractor.definitions.values()] == [
+    assert [definition.feature_step for definition in extractor.definitions.values()] == [
         14 if name == "convnext" else 16
     ]
     (images,) = batches(place / "real")
@@ -236,25 +234,25 @@ def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str)
     ]
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_published_networks_have_these_sizes(name: str) -> None:
     """Without values, which would take gigabytes."""
     with torch.device("meta"):
-        model = timm.create_model(_MODELS[name].name, pretrained=False, num_classes=0)
+        model = timm.create_model(MODELS[name].name, pretrained=False, num_classes=0)
     assert model.num_features == (1152 if name == "siglip" else 1024)
-    assert model.pretrained_cfg["hf_hub_id"] == f"timm/{_MODELS[name].name}"
+    assert model.pretrained_cfg["hf_hub_id"] == f"timm/{MODELS[name].name}"
 
 
 @pytest.mark.parametrize("side", [224, 256])
 def test_an_image_of_the_right_side_stays_as_it_is(side: int) -> None:
     pixels = torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8)
-    found = resize(pixels, side, Preparation("bicubic-antialias-unclamped"))
-    assert torch.equal(found, pixels.permute(0, 3, 1, 2).float())
+    resized = resize(pixels, side, Preparation("bicubic-antialias-unclamped"))
+    assert torch.equal(resized, pixels.permute(0, 3, 1, 2).float())
 
 
 def test_the_map_is_not_normalised(narrow: None) -> None:
     choice = NetworkChoice("fdr:convnext")
-    model = timm.create_model(_MODELS["convnext"].name, pretrained=False, num_classes=0)
+    model = timm.create_model(MODELS["convnext"].name, pretrained=False, num_classes=0)
     made = build(choice, State(model.state_dict(), "made up"))
     assert made.module.eval()(torch.zeros(1, 3, 224, 224)).shape == (1, 32, 7, 7)
 

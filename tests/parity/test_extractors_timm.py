@@ -12,7 +12,7 @@ from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.errors import InputError
 from fidtool.features.choice import SHORT_NAMES, NetworkChoice, networks_of
-from fidtool.features.models.timm import _architecture, _read, preparation_of
+from fidtool.features.models.timm import fetch, preparation_of
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised, refused_extractor
 
@@ -145,7 +145,7 @@ def test_networks_of_papers(
     assert outcome.fid == pytest.approx(distance(*sets), rel=1e-5)
     protocol, config = outcome.json["protocol"], resolve_model_data_config(model)
     assert protocol["extractor"] == f"timm:{name.partition('.')[0]}{pool}"
-    mean, std = (list(config[each]) for each in ("mean", "std"))
+    mean, std = (list(config[name]) for name in ("mean", "std"))
     assert (protocol["dims"], protocol["normalization"]) == (dims, f"(x/255-{mean})/{std}")
 
 
@@ -184,11 +184,10 @@ def test_a_short_name_is_that_of_the_values(
 def test_a_checkpoint_of_another_project(place: Path) -> None:
     """DINOv2's checkpoint has different tensor names, which timm's model converts."""
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
-    model = _architecture(choice).module
+    model = timm.create_model("vit_small_patch14_dinov2", pretrained=False, num_classes=0)
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
     torch.save(tensors, place / "dinov2.pth")
-    read = _read(choice, model)
-    assert set(read) == set(model.state_dict())
+    assert fetch(choice, print).tensors.keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,12 @@ def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
             both.update(imgs=fake, real=False)
         else:  # torchmetrics' includes real images
             both.update(fake)
-        found = both.compute()
+        computed = both.compute()
         first = (
-            each[0] if isinstance(each, tuple) else each for each in (found["ours"], found["peer"])
+            value[0] if isinstance(value, tuple) else value
+            for value in (computed["ours"], computed["peer"])
         )
-        ours, wanted = (float(each) for each in first)
+        ours, wanted = (float(value) for value in first)
         assert ours == pytest.approx(wanted, rel=2e-4, abs=1e-6), name
 
 
@@ -142,7 +143,7 @@ def test_values_of_pairs_equal_those_of_torchmetrics(
     psnr = training.PeakSignalNoiseRatio(255)
     psnr.update(preds, target)
     single = [
-        float(peak_signal_noise_ratio(*(each[None].double() for each in pair), data_range=255.0))
+        float(peak_signal_noise_ratio(*(image[None].double() for image in pair), data_range=255.0))
         for pair in zip(preds, target, strict=True)
     ]
     assert float(psnr.compute()) == pytest.approx(sum(single) / len(single), rel=1e-6)
@@ -175,7 +176,7 @@ def test_a_collection_passes_images_to_all() -> None:
     both = MetricCollection({**made, "is": training.InceptionScore(network(), splits=2)})
     both.update(imgs=pictures(8, 1), real=True)
     both.update(imgs=pictures(6, 2), real=False)
-    assert [int(each.fake_features_num_samples) for each in both.values()] == [6, 6, 6]
+    assert [int(metric.fake_features_num_samples) for metric in both.values()] == [6, 6, 6]
     assert int(both["is"].real_features_num_samples) == 0
 
 
@@ -207,14 +208,21 @@ def test_numbers_of_images(kept: bool) -> None:
     )
 
 
-def test_antialias_selects_the_protocol() -> None:
-    for antialias, protocol in (
-        (True, "torchmetrics"),
-        (False, "tensorflow"),
-        (None, "pytorch-fid"),
-    ):
-        metric = FrechetInceptionDistance(64, antialias=antialias)
-        assert metric._network.definition.protocol_name == protocol
+@pytest.mark.parametrize(
+    ("settings", "meant"),
+    [
+        ({"antialias": True}, {"protocol": "torchmetrics", "float_to_byte": "floor"}),
+        ({"antialias": False}, {"protocol": "tensorflow", "float_to_byte": "floor"}),
+        ({"antialias": False, "float_to_byte": "round"}, {"protocol": "tensorflow"}),
+        ({}, {"protocol": "pytorch-fid", "float_to_byte": "round"}),
+    ],
+)
+def test_antialias_selects_protocol_and_rounding(
+    settings: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    metric, named = (FrechetInceptionDistance(64, **options) for options in (settings, meant))
+    assert metric.reference_digest == named.reference_digest
+    assert metric.float_to_byte == named.float_to_byte
 
 
 TYPED = """

@@ -49,13 +49,13 @@ def layer(module: str) -> str:
 
 def imported(file: Path) -> set[str]:
     """Return the modules that a file imports, including imports inside functions."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
-            found.add(node.module or ".")
+            modules.add(node.module or ".")
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+            modules |= {alias.name for alias in node.names}
+    return modules
 
 
 PUBLIC = PACKAGE / "__init__.py"
@@ -77,6 +77,50 @@ def test_no_test_imports_another() -> None:
     for file in TESTS.rglob("*.py"):
         names = {part for module in imported(file) for part in module.split(".")}
         assert not [name for name in names if name.startswith(("test_", "conftest"))], file
+
+
+OWN = ("self", "cls", "os")
+"""Owners of private names that tests may use."""
+OF_OWNER = re.compile(r"(\w+)\.(_\w+)")
+"""A private name and its owner, in a text."""
+
+
+def private_names(file: Path) -> set[str]:
+    """Return the private names that a file defines."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return {name for name in names if re.fullmatch(r"_[A-Za-z]\w*(?<!_)", name)}
+
+
+def used_names(file: Path) -> set[str]:
+    """Return the names that a file imports, reads of objects, patches, or reads in a program that
+    is a text.
+    """
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in OWN:
+            names.add(node.attr)
+        if isinstance(node, ast.Call):
+            names |= {part.value for part in node.args[:2] if isinstance(part, ast.Constant)}
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {name for owner, name in OF_OWNER.findall(node.value) if owner not in OWN}
+    return names
+
+
+def test_tests_use_public_names() -> None:
+    """A test of a private name would fail at each change that users do not see."""
+    private = set().union(*map(private_names, PACKAGE.rglob("*.py")))
+    for file in TESTS.rglob("*.py"):
+        used = used_names(file) & private
+        assert not used, f"{file} uses {used}"
 
 
 LINTERS = [

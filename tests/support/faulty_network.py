@@ -17,7 +17,7 @@ import torch
 
 import fidtool
 from fidtool.distributed import watchdog
-from fidtool.reading import decode as decoding
+from fidtool.reading import loader
 from fidtool.reading.decode import DecodedImage
 from fidtool.run import context as run
 from fidtool.statistics.accumulator import Accumulator
@@ -80,8 +80,8 @@ def write(log: str | None, word: str) -> None:
 
 def long_lapack() -> None:
     """Block this thread in one call for minutes."""
-    replace(watchdog, "_GRACE_SECONDS", 0.5)
-    replace(watchdog, "_SIGNAL_GRACE_SECONDS", 0.5)
+    replace(watchdog, "GRACE_SECONDS", 0.5)
+    replace(watchdog, "SIGNAL_GRACE_SECONDS", 0.5)
     matrix = torch.rand(5000, 5000, dtype=torch.float64)
     write(LAPACK_LOG, "entered ")
     torch.linalg.svd(matrix)
@@ -124,15 +124,15 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = decoding._from_pillow, []
+    decode_content = loader.decode_content
+    calls = itertools.count()
 
-    def decode(*args: Any) -> DecodedImage:
-        calls.append(0)
-        if len(calls) > BATCHES_BEFORE:
+    def decode(*arguments: Any) -> DecodedImage:
+        if next(calls) >= BATCHES_BEFORE:
             fail()
-        return whole(*args)
+        return decode_content(*arguments)
 
-    replace(decoding, "_from_pillow", decode)
+    replace(loader, "decode_content", decode)
 
 
 if HERE and FAULT == "decode":

@@ -48,7 +48,7 @@ def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_that_nobody_reads_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_dir_module, "_UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(cache_dir_module, "UNREAD_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="a pipe that nobody reads"), atomic_write(tmp_path / "pipe"):
         pass
@@ -86,7 +86,7 @@ def test_of_two_writers_one_is_refused(
             atomic_write(tmp_path / "other.npz", overwrite=False) as second,
         ):
             second.write(b"second")
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "real.npz": b"first",
         "other.npz": b"other",
     }

@@ -297,16 +297,9 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     failed = {**result().to_dict(), "results": [], "exit": {"code": 2, "reason": "no such file"}}
     with pytest.raises(InputError, match=r"the run failed \(no such file\)"):
         fidtool.verify(failed)
-    with pytest.raises(InputError, match="No such file"):
-        fidtool.verify(tmp_path / "none.json")
     for value in (5, None, [], {}):
         with pytest.raises(InputError, match="which has results and run"):
             fidtool.verify(value)  # type: ignore[arg-type]
-    for text, message in {
-        "[]": "is not the JSON of",
-        "{}": "which has results and run",
-        "{": "it is not JSON",
-    }.items():
-        (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(InputError, match=message):
-            fidtool.verify(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(InputError, match="it is not JSON"):
+        fidtool.verify(tmp_path / "bad.json")

@@ -15,12 +15,12 @@ from support.http_store import http_store, server
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(download, "FIRST_DELAY", 0.001)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(download, "SILENCE_SECONDS", 0.05)
     ended = threading.Event()
     with server(bytes(100_000), halfway=ended.wait) as (url, requests):
         with pytest.raises(
@@ -33,8 +33,8 @@ def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that keeps arriving does not extend the deadline."""
-    monkeypatch.setattr(download, "_DOWNLOAD_SECONDS", 0.0)
-    monkeypatch.setattr(download, "_SLOWEST", 1e12)
+    monkeypatch.setattr(download, "DOWNLOAD_SECONDS", 0.0)
+    monkeypatch.setattr(download, "SLOWEST", 1e12)
     with (
         server(bytes(100_000)) as (url, _),
         pytest.raises(DownloadError, match="it is incomplete after the deadline"),

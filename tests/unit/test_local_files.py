@@ -30,7 +30,7 @@ from support.pictures import make_pictures
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "_UNUSED_SECONDS", 0.1)
+    monkeypatch.setattr(local_files, "UNUSED_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -40,13 +40,13 @@ _ARCHITECTURES = {
     "vitl14": "vit_large_patch14_dinov2",
     "vitg14": "vit_giant_patch14_dinov2",
 }
-# SHA-256 of the published files.
-_HASHES = {
+HASHES = {
     "vits14": "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
     "vitb14": "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
     "vitl14": "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
     "vitg14": "baf8467e50af277596bbbafa06887c177ee899ab46033649c383577d7e9309d3",
 }
+"""SHA-256 of the published files."""
 _PUBLISHED = "https://dl.fbaipublicfiles.com/dinov2/dinov2_{0}/dinov2_{0}_pretrain.pth"
 _MIRROR = "FIDTOOL_DINOV2_URL to the address of a mirror"
 _SIZE = 224
@@ -65,7 +65,7 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
         return State(read_tensors(weights_file(choice)), choice.weights)
     source = os.environ.get("FIDTOOL_DINOV2_URL") or _PUBLISHED.format(name)
     with downloading(choice, source, _MIRROR, say):
-        file = kept_file(source, hub_folder(), _HASHES[name])
+        file = kept_file(source, hub_folder(), HASHES[name])
     return State(read_tensors(file), source)
 
 

@@ -34,22 +34,23 @@ class _Model(NamedTuple):
     step: int = 16
 
 
-# The range of the features, 128 and for ConvNeXt 512, is an estimate: their largest values were not
-# measured.
-_MODELS = {
+MODELS = {
     "convnext": _Model("convnextv2_base.fcmae_ft_in22k_in1k", 224, 14),
     "dinov2": _Model("vit_large_patch14_dinov2.lvd142m", 256),
     "mae": _Model("vit_large_patch16_224.mae", 224),
     "siglip": _Model("vit_so400m_patch16_siglip_256.v2_webli", 224),
     "clip": _Model("vit_large_patch14_clip_224.openai", 256),
 }
+"""The models by their names. The range of the features, 128 and for ConvNeXt 512, is an estimate:
+their largest values were not measured.
+"""
 
 
 def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    if choice.model not in _MODELS:
-        close = closest(choice.model, _MODELS)
-        raise unknown_name("fdr model", choice.model, close, ", ".join(_MODELS), choice.setting)
+    if choice.model not in MODELS:
+        close = closest(choice.model, MODELS)
+        raise unknown_name("fdr model", choice.model, close, ", ".join(MODELS), choice.setting)
     return fetch_weights(choice, say, _creator(choice.model))
 
 
@@ -57,7 +58,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are those of the whole image."""
     from timm.data import resolve_model_data_config
 
-    model = _MODELS[choice.model]
+    model = MODELS[choice.model]
     module = _creator(choice.model)(pretrained=False)
     load_strictly(module, state.tensors, choice, state.origin)
     config = resolve_model_data_config(module)
@@ -73,7 +74,7 @@ def _creator(model: str) -> partial[Any]:
     """
     import timm
 
-    create = partial(timm.create_model, _MODELS[model].name, num_classes=0)
+    create = partial(timm.create_model, MODELS[model].name, num_classes=0)
     if model == "convnext":  # takes any size
         return create
     return partial(create, dynamic_img_size=True, dynamic_img_pad=True)

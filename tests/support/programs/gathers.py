@@ -5,6 +5,8 @@ part.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -70,7 +72,7 @@ def check_dtypes(rank: int) -> None:
         joined = gather_with_grad(own)
         assert joined.dtype == dtype
         assert torch.equal(
-            joined, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(4)])
+            joined, torch.cat([torch.full((number, 3), number).to(dtype) for number in range(4)])
         )
     half = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
     gather_with_grad(half, grad="mean").float().square().sum().backward()
@@ -85,7 +87,7 @@ def check_adapter(rank: int) -> None:
     """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor
     without an update.
     """
-    assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
+    assert [float(share) for share in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
     assert gather_with_grad(torch.tensor(rank / 2)).tolist() == [0.0, 0.5, 1.0, 1.5]
     mine = (
         torch.tensor([], requires_grad=True)
@@ -136,6 +138,14 @@ def check_recovery(own: torch.Tensor) -> None:
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
 
+def said_to_be_missing(outputs: list[Any], index: Sequence[int]) -> tuple[Any, list[str]]:
+    """Return the first joined output, and how many samples warnings say to be missing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        joined, *_ = gather_outputs(*outputs, index=index)
+    return joined, [str(warning.message).partition(" were left out")[0] for warning in caught]
+
+
 def check_outputs(rank: int) -> None:
     """Check that each sample is there once and in order, with its gradient, although ranks share
     samples.
@@ -163,14 +173,27 @@ def check_outputs(rank: int) -> None:
             wanted[place] = 4 * reference.grad[numbers.index(sample)]
     torch.testing.assert_close(rows.grad, wanted, rtol=1e-12, atol=0)
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        # Each rank begins at 0.
-        (shares,) = gather_outputs(torch.full((3, 2), rank), index=range(3))
+    # Each rank begins at 0.
+    shares, words = said_to_be_missing([torch.full((3, 2), rank)], range(3))
     assert shares.tolist() == [[0, 0]] * 3
-    assert [str(each.message).split(":")[0] for each in caught] == [
-        "9 of 12 samples were left out, because other ones have the same index"
-    ] * (rank == 0)
+    assert words == ["9 of 12 samples"] * (rank == 0)
+    # A sampler repeats samples: floats may differ, but not the labels.
+    floats = torch.arange(24.0).reshape(12, 2)
+    labels = torch.arange(12)
+    equal = torch.cat([labels[:6], labels[:6]])
+    for outputs, repeated, missing in (
+        ([floats], 3, False),
+        ([floats, equal], 4, False),
+        ([labels], 4, False),
+        ([labels], 5, True),
+        ([floats, labels], 5, True),
+        ([floats], 6, True),
+        ([floats, equal], 6, True),
+    ):
+        numbers = [*range(6), *range(repeated), *range(6 + repeated, 12)]
+        share = slice(3 * rank, 3 * rank + 3)
+        _, words = said_to_be_missing([output[share] for output in outputs], numbers[share])
+        assert words == [f"{repeated} of 12 samples"] * (missing and rank == 0)
 
     error, one = fidtool.InputError, [rank]
     floats = [0.5] if rank == 1 else one

@@ -24,6 +24,7 @@ from fidtool.training import (
     PrecisionRecallDensityCoverage,
     group,
 )
+from fidtool.training.sums import ImageSums
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 REAL = [*pictures(37, 1), *pictures(20, 2, side=48)]
@@ -94,25 +95,24 @@ def of_each_image() -> None:
     while synced.
     """
     shared = network()
-    metrics: list[Any] = [
-        KernelInceptionDistance(shared, subsets=7, subset_size=20),
-        InceptionScore(shared, splits=4),
-        MemorizationInformedFrechetInceptionDistance(shared),
-        PrecisionRecallDensityCoverage(shared),
-    ]
-    assert len({id(metric._network) for metric in metrics}) == 1
-    for metric in metrics:
+    metrics: dict[str, Any] = {
+        "KID": KernelInceptionDistance(shared, subsets=7, subset_size=20),
+        "the Inception Score": InceptionScore(shared, splits=4),
+        "MIFID": MemorizationInformedFrechetInceptionDistance(shared),
+        "PRDC": PrecisionRecallDensityCoverage(shared),
+    }
+    for title, metric in metrics.items():
         for way in ("last rank has nearly all", "shuffled"):
             metric.reset()
             deal(metric, way)
-            say(f"{RANK} {metric._title}: {exact(metric)}")
+            say(f"{RANK} {title}: {exact(metric)}")
         metric.persistent(True)
         with metric.sync_context():
-            say(f"{RANK} {metric._title}: {exact(metric)}")
+            say(f"{RANK} {title}: {exact(metric)}")
             state = metric.state_dict()
         metric.reset()
         metric.load_state_dict(state)
-        say(f"{RANK} {metric._title}: {exact(metric)}")
+        say(f"{RANK} {title}: {exact(metric)}")
 
 
 def plain() -> None:
@@ -153,17 +153,18 @@ def lost_group() -> None:
     """Check that the next value is right after one rank alone, whose merge failed, still has its
     connections.
     """
-    metric = filled(network())
-    before, merge = value(metric), metric._sums.sides["real"].merged
-    group._TRANSPORT_SECONDS = 2.0
+    group.TRANSPORT_SECONDS = 2.0
+    metric = filled(network(), process_group=dist.new_group())
+    before = value(metric)
+    merged = ImageSums.merged
 
-    def out_of_memory(world: Any) -> Any:
+    def out_of_memory(sums: ImageSums, world: Any) -> Any:
         raise MemoryError("made up")
 
-    metric._sums.sides["real"].merged = out_of_memory if RANK == 0 else merge
-    group.ranks_of()._gloo = None  # so that the time limit holds
+    if RANK == 0:
+        ImageSums.merged = out_of_memory  # type: ignore[method-assign]
     refused(MemoryError if RANK == 0 else fidtool.RunError, metric.compute)
-    metric._sums.sides["real"].merged = merge
+    ImageSums.merged = merged  # type: ignore[method-assign]
     assert value(metric) == before
     say(f"{RANK} lost group: {before}")
 
@@ -304,14 +305,18 @@ def disagreement() -> None:
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         texts = ("different calls", "every rank must make the same calls", "pass name=")
         refused(fidtool.RunError, metric.compute, *texts)
-    other = network()
-    other.module.convolution.weight.data.mul_(0.5)  # type: ignore[union-attr, operator]  # otherwise it is shared
-    bad = filled(other, name="bad")
-    if RANK == 1:
-        bad._network._extractor.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
+    bad = filled(Spoiled(), name="bad")
     expected = "NaN" if RANK == 1 else "rank 1 failed"
     refused(fidtool.RunError, bad.compute, expected)
     say(f"{RANK} disagreement: refused")
+
+
+class Spoiled(torch.nn.Module):
+    """Features that are NaN on one rank."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = images.float().mean((2, 3)) / 256
+        return features * float("nan") if RANK == 1 else features
 
 
 class Uneven(torch.nn.Module):

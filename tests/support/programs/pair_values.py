@@ -39,7 +39,7 @@ def value(metric: ReconstructionMetric) -> str:
     computed = metric.compute()
     assert metric.result is not None
     assert float(computed) == next(iter(metric.result.values.values()))
-    exact = ",".join(each.hex() for each in metric.result.values.values())
+    exact = ",".join(number.hex() for number in metric.result.values.values())
     return (
         f"{exact} of {metric.result.fake} by {metric.result.scope}, {len(metric.result.warnings)} "
         "warnings"
@@ -50,29 +50,29 @@ def dealing() -> None:
     """Check equal bits for each distribution, one rank without pairs among them; from states, while
     synced, merged.
     """
-    metrics = [
-        PeakSignalNoiseRatio(),
-        StructuralSimilarityIndexMeasure(),
-        LearnedPerceptualImagePatchSimilarity(weights=WEIGHTS),
-    ]
+    metrics = {
+        "PSNR": PeakSignalNoiseRatio(),
+        "SSIM": StructuralSimilarityIndexMeasure(),
+        "LPIPS": LearnedPerceptualImagePatchSimilarity(weights=WEIGHTS),
+    }
     of_ranks = (
         [slice(0, 3), slice(3, 3), slice(3, 17)] if SIZE == 3 else [slice(0, 12), slice(12, 17)]
     )
-    for metric in metrics:
+    for title, metric in metrics.items():
         for mine in (slice(RANK, None, SIZE), slice(None) if SIZE == 1 else of_ranks[RANK]):
             metric.reset()
             for preds, target in zip(
                 PREDS[mine].split(2 + RANK), TARGET[mine].split(2 + RANK), strict=True
             ):
                 metric.update(preds, target)
-            say(f"{RANK} {metric._title}: {value(metric)}")
+            say(f"{RANK} {title}: {value(metric)}")
         metric.persistent(True)
         with metric.sync_context():
-            say(f"{RANK} {metric._title}: {value(metric)}")
+            say(f"{RANK} {title}: {value(metric)}")
             state = metric.state_dict()
         metric.reset()
         metric.load_state_dict(state)
-        say(f"{RANK} {metric._title}: {value(metric)}")
+        say(f"{RANK} {title}: {value(metric)}")
 
 
 def padded() -> None:

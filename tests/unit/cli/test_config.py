@@ -18,7 +18,7 @@ import pytest
 import fidtool
 from fidtool.cli import config
 from fidtool.cli.options import Command
-from fidtool.settings.settings import Settings
+from fidtool.settings.settings import ALL_SETTINGS, Settings
 from support.command_line import Run
 from support.inside import COMMANDS
 
@@ -135,7 +135,7 @@ ANY = [
 
 
 def test_no_value_is_a_traceback(written: Callable[..., Run]) -> None:
-    for key, value in itertools.product(config._KNOWN, ANY):
+    for key, value in itertools.product(ALL_SETTINGS, ANY):
         written(f"{key} = {value}")
         with contextlib.suppress(fidtool.InputError):
             COMMANDS["compute"].main(["real", "fake", "--dump-config"], standalone_mode=False)
@@ -168,10 +168,10 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     run = written('preset = "adm"\nprotocol = "clean"\nnum = 5\nkid_subset_size = 9\nis_splits = 3')
 
     def recorded(*flags: object) -> dict[str, Any]:
-        found: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json["run"][
-            "config"
-        ]
-        return found
+        settings: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json[
+            "run"
+        ]["config"]
+        return settings
 
     assert recorded()["protocol"] == "clean"
     assert recorded()["preset"] == "adm"

@@ -148,7 +148,7 @@ def test_habits_of_other_tools_are_named_in_words_of_fidtool() -> None:
     """No own flag or command is taken for that of another tool, and each answer is one that fidtool
     takes.
     """
-    own = {flag for each in COMMANDS["compute"].params for flag in each.opts}
+    own = {flag for parameter in COMMANDS["compute"].params for flag in parameter.opts}
     # Torchrun's, and those without a command.
     flags = own | {
         "--nproc-per-node",
@@ -156,7 +156,7 @@ def test_habits_of_other_tools_are_named_in_words_of_fidtool() -> None:
         "--version",
         "--help",
     }
-    for word, meaning in hints._HABITS.items():
+    for word, meaning in hints.HABITS.items():
         assert word not in own
         assert word not in COMMANDS
         assert flags.issuperset(re.findall(r"(?<=[ `])--?[a-z-]+", f" {meaning}"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.duplicates import (
@@ -66,7 +64,7 @@ class TestCopies:
     def test_the_groups_equal_those_of_comparing_all_pairs(self) -> None:
         rng = np.random.default_rng(2)
         base = [sample(seed) for seed in range(60)]
-        files = [encoded(each) for each in base]
+        files = [encoded(image) for image in base]
         files += [
             encoded(base[place], "JPEG", quality=int(rng.integers(80, 100)))
             for place in rng.integers(0, 60, 90)
@@ -105,7 +103,7 @@ class TestCopies:
         """
         rng = np.random.default_rng(7)
         pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
-        records = records_of([encoded(each) for each in [*pictures, *pictures[:5]]])
+        records = records_of([encoded(picture) for picture in [*pictures, *pictures[:5]]])
         assert near_copies(records) == [*range(20), *range(5)]
         assert near_copies(
             records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])
@@ -118,16 +116,24 @@ def test_natural_near_duplicates_of_simple_images() -> None:
     records["digest"] = np.arange(100)
     records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
     pictures = ImageRecords(records, [f"{i}.png" for i in range(100)])
-    found = find_duplicates(pictures)
-    assert (found.exact, found.near) == (0, 9)
-    assert has_notable_copies(found, None)
-    assert not has_notable_copies(found, found)
+    duplicates = find_duplicates(pictures)
+    assert (duplicates.exact, duplicates.near) == (0, 9)
+    assert has_notable_copies(duplicates, None)
+    assert not has_notable_copies(duplicates, duplicates)
     records["digest"][90:] = 7
     exact = find_duplicates(pictures)
     assert (exact.exact, exact.near) == (10, 0)
     assert has_notable_copies(exact, None)
-    assert has_notable_copies(exact, found)
+    assert has_notable_copies(exact, duplicates)
     assert not has_notable_copies(exact, exact)
+
+
+def near_thumbs(thumbs: NDArray[np.uint8]) -> list[int]:
+    """The first thumbnail that each is a near duplicate of; no two images are equal."""
+    records = np.zeros(len(thumbs), dtype=RECORD)
+    records["digest"] = np.arange(len(thumbs))
+    records["thumb"] = thumbs
+    return near_copies(records)
 
 
 def test_duplicates_that_differ_slightly_are_grouped() -> None:
@@ -136,10 +142,10 @@ def test_duplicates_that_differ_slightly_are_grouped() -> None:
     kinds = rng.randint(0, 150, 400)
     thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
     _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
-    assert np.array_equal(duplicates._leaders(thumbs), first[inverse])
+    assert np.array_equal(near_thumbs(thumbs), first[inverse])
 
 
-def near_thumbs(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uint8]:
+def variants(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uint8]:
     """Different thumbnails, each a variant of one of ``kinds``, of which the first have most."""
     rng = np.random.default_rng(seed)
     originals = rng.integers(0, 256, (kinds, 72))
@@ -156,23 +162,20 @@ def test_a_small_set_is_grouped_as_with_the_tree(
     monkeypatch: pytest.MonkeyPatch, count: int, kinds: int, noise: int
 ) -> None:
     for seed in range(4):
-        thumbs = near_thumbs(count, kinds, noise, seed)
-        found = duplicates._leaders(thumbs)
+        thumbs = variants(count, kinds, noise, seed)
+        compared = near_thumbs(thumbs)
         with monkeypatch.context() as patch:
-            patch.setattr(duplicates, "_FEW", 0)
-            assert np.array_equal(found, duplicates._leaders(thumbs))
+            patch.setattr(duplicates, "FEW", 0)
+            assert near_thumbs(thumbs) == compared
 
 
-def test_connected_points_have_the_first_of_them() -> None:
-    rng = np.random.default_rng(0)
-    for count in (1, 2, 50, 400):
-        for number in (0, 1, count // 2, 2 * count):
-            pairs = rng.integers(0, count, (number, 2))
-            graph = coo_array((np.ones(number), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-            _, first, inverse = np.unique(
-                connected_components(graph)[1], return_index=True, return_inverse=True
-            )
-            assert np.array_equal(duplicates._connected(pairs, count), first[inverse])
-    frames = rng.permutation(3000)  # of a film, each like the next
-    chain = np.stack([frames[1:], frames[:-1]], axis=1)
-    assert not duplicates._connected(chain, 3000).any()
+@pytest.mark.parametrize("few", [0, 2000])
+def test_the_frames_of_a_film_are_one_group(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Each is like the next, in whatever order, and the first and the last are not alike."""
+    monkeypatch.setattr(duplicates, "FEW", few)
+    frames = np.zeros((800, 72), np.uint8)
+    frames[:, ::2] = 200
+    for number in range(1, len(frames)):
+        frames[number:, number % 72] += 4
+    assert near_thumbs(frames[[0, -1]]) == [0, 1]
+    assert not any(near_thumbs(np.random.default_rng(0).permutation(frames)))

@@ -71,9 +71,9 @@ def test_a_pattern_is_searched_for_from_1_percent_on() -> None:
 
 def test_examples() -> None:
     """Eight files of each of eight images."""
-    found = of_images([*range(9)] * 9)
-    assert [len(each) for each in found.examples] == [8] * 8
-    assert found.multiplicities == {9: 9}
+    duplicates = of_images([*range(9)] * 9)
+    assert [len(files) for files in duplicates.examples] == [8] * 8
+    assert duplicates.multiplicities == {9: 9}
 
 
 def lines(images: int, exact: int = 0, near: int = 0) -> list[ResultWarning]:
@@ -94,8 +94,8 @@ def test_duplicates_in_a_set_that_is_not_compared() -> None:
     [(0, 0.05), (0.5, 0.125), (2, 0.5), (3, 0.75), (12, 0.75), (13, 0.78), (50, 3.0)],
 )
 def test_tolerance_of_near_duplicates(contrast: float, tolerance: float) -> None:
-    (found,) = tolerances(np.round(thumbnail(100 + contrast, contrast)))
-    assert found == pytest.approx(tolerance)
+    (level,) = tolerances(np.round(thumbnail(100 + contrast, contrast)))
+    assert level == pytest.approx(tolerance)
 
 
 def test_images_within_the_tolerance_are_duplicates() -> None:
@@ -118,8 +118,8 @@ def test_near_duplicates_of_noise_are_not_searched_for() -> None:
 def test_in_very_large_sets_near_duplicates_are_not_searched_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert duplicates._MOST == 500_000
-    monkeypatch.setattr(duplicates, "_MOST", 9)
+    assert duplicates.MOST == 500_000
+    monkeypatch.setattr(duplicates, "MOST", 9)
     assert find_duplicates(pictures(9)).complete
     many = find_duplicates(pictures(10))
     assert not many.complete

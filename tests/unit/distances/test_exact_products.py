@@ -74,12 +74,12 @@ def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
             for row in integers(x, one.step + 1) + integers(y, one.step + 1)
         )
         assert finer >= 2**51
-    found = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
+    distances = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
     p, q = integers(x, one.step), integers(y, one.step)
     expected = [
         [sum((a - b) ** 2 for a, b in zip(a_row, b_row, strict=True)) for b_row in q] for a_row in p
     ]
-    assert [list(map(int, row)) for row in found] == expected
+    assert [list(map(int, row)) for row in distances] == expected
 
 
 def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:
@@ -118,5 +118,5 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(
 
     read_again = measured()
     # As on a GPU with enough memory.
-    monkeypatch.setattr(exact, "_resident_bytes", lambda device: 1 << 40)
+    monkeypatch.setattr(exact, "resident_bytes", lambda device: 1 << 40)
     assert measured() == read_again

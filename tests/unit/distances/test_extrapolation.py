@@ -27,12 +27,12 @@ def test_the_error_is_the_spread_around_the_truth() -> None:
     deviation in 0.65..1.4.
     """
     sets = [generated(4000, seed) for seed in range(40)]
-    found = [extrapolated(fake, seed=seed) for seed, fake in enumerate(sets)]
-    scores = np.array([(value - TRUE) / error for value, error in found])
+    estimates = [extrapolated(fake, seed=seed) for seed, fake in enumerate(sets)]
+    scores = np.array([(value - TRUE) / error for value, error in estimates])
     assert abs(scores.mean()) < 0.6
     assert 0.65 < scores.std(ddof=1) < 1.4
     plain = [
-        (distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, found, strict=True)
+        (distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, estimates, strict=True)
     ]
     assert np.mean(plain) > 1.5, "plain FID fails the same bound"
 
@@ -59,8 +59,6 @@ def test_least_squares_equals_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = 1 / np.array(counts), np.array([seen[count] for count in counts])
     line = np.polyfit(x, y, 1)[-1]
     assert value == pytest.approx(line, rel=1e-9)
-    bend = float(module._weights(counts)[1] @ y)
-    assert bend == pytest.approx(np.polyfit(x, y, 2)[-1] - line, rel=1e-6)
 
 
 def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,15 +67,29 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     sigma = covariance(dims, 4, 0.5)
     rows = np.random.RandomState(5).randn(1500, dims) @ np.linalg.cholesky(sigma).T
     real = Gaussian(np.zeros(dims), sigma, None)
+    seen = dict[int, float]()
+
+    def remembered(real: Gaussian, some: Gaussian) -> float:
+        assert some.count is not None
+        return seen.setdefault(some.count, distance_between(real, some))
 
     def of_a_perfect_generator() -> tuple[float, float]:
         return fid_infinity(
             real, rows.astype(np.float32), FeatureSettings(18), points=15, fewest=100
         )
 
+    monkeypatch.setattr(module, "distance_between", remembered)
     value, error = of_a_perfect_generator()
     assert abs(value) < 3 * error
-    monkeypatch.setattr(module, "_SIGNIFICANT", np.inf)
+    monkeypatch.setattr(module, "SIGNIFICANT", np.inf)
     same, without = of_a_perfect_generator()
     assert same == value
     assert abs(value) > 3 * without
+    # The least-squares line and parabola at 1/N = 0 are weighted sums of the distances.
+    counts = np.array(sorted(seen))
+    line, parabola = (np.linalg.pinv(np.vander(1 / counts, size))[-1] for size in (2, 3))
+    bend = parabola - line
+    noise = 1 / counts - 1 / 1500
+    variance = without**2 / (1 / 1500 + line**2 @ noise)
+    squared = (bend @ [seen[count] for count in counts]) ** 2
+    assert error**2 - without**2 == pytest.approx(squared - variance * (bend**2 @ noise), rel=1e-6)

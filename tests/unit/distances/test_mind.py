@@ -27,14 +27,15 @@ def independent(real: Features, fake: Features, directions: int, seed: int) -> f
         .numpy()
         .astype(np.float64)
     )
-    found = []
+    distances = []
     for row in drawn:
         unit = row / np.sqrt((row**2).sum())
         one, other = (
-            np.sort((each[:count].astype(np.float64) * unit).sum(1)) for each in (real, fake)
+            np.sort((projections[:count].astype(np.float64) * unit).sum(1))
+            for projections in (real, fake)
         )
-        found.append(((one - other) ** 2).mean())
-    return 3 * dims * float(np.mean(found))
+        distances.append(((one - other) ** 2).mean())
+    return 3 * dims * float(np.mean(distances))
 
 
 @pytest.mark.parametrize("sizes", [(300, 300), (2300, 1100)])
@@ -65,7 +66,7 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     real, fake = mixture(70, 6, 1), mixture(70, 6, 2)
     expected = measured(real, fake)
     for directions, rows in ((1, 1000), (130, 7)):
-        monkeypatch.setattr(kernel, "_DIRECTIONS", directions)
+        monkeypatch.setattr(kernel, "DIRECTIONS", directions)
         monkeypatch.setattr(exact, "BLOCK_ROWS", rows)
         assert measured(real, fake) == pytest.approx(expected, rel=1e-12)
 

@@ -23,8 +23,8 @@ def zero_radii(real: Features, fake: Features, k: int) -> tuple[int, int]:
 
 def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -> tuple[float, ...]:
     """Precision, recall, density and coverage."""
-    found, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=k, ties=ties)
-    return tuple(found[name] for name in ("precision", "recall", "density", "coverage"))
+    metrics, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=k, ties=ties)
+    return tuple(metrics[name] for name in ("precision", "recall", "density", "coverage"))
 
 
 def brute_force(real: Features, fake: Features, k: int, ties: str) -> tuple[float, ...]:
@@ -78,8 +78,8 @@ def test_blocks_and_threads_do_not_matter(ties: str, monkeypatch: pytest.MonkeyP
     real, fake = lattice(60, 3, 5), lattice(53, 3, 6)
     expected = brute_force(real, fake, 4, ties)
     for size, threads in ((3, 1), (7, 2), (1000, 1)):
-        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
         monkeypatch.setattr(neighbors, "fair_threads", lambda world, threads=threads: threads)
         assert measured(real, fake, 4, ties) == expected
 
@@ -114,12 +114,12 @@ def cosine_distance(real: Features, fake: Features) -> float:
 def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of vectors on a lattice, many of which are 0 or parallel, in blocks of any size."""
     for size in (3, 1000):
-        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
         for seed in range(8):
             real, fake = lattice(40, 3, seed), lattice(9, 3, seed + 50)
-            found = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18))
-            assert found == pytest.approx(cosine_distance(real, fake), abs=1e-15)
+            distance = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18))
+            assert distance == pytest.approx(cosine_distance(real, fake), abs=1e-15)
     none = np.zeros((4, 3), np.float32)
     for sets in ((none, real), (real, none)):
         assert neighbors.nearest_cosine_distance(*sets, FeatureSettings(18)) == 1.0
@@ -135,15 +135,15 @@ def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """As NumPy gives them, in blocks of any size with the same bits; 0 for copies only."""
     real, some = normal(150, 7, 1), np.concatenate([normal(60, 7, 2), normal(150, 7, 1)[:9]])
     expected = np.sqrt(((some[:, None].astype(float) - real) ** 2).sum(2).min(1))
-    found = []
+    results = []
     for size in (7, 64, 1000):
-        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
-        found.append(distances_to_nearest(real, some))
-    assert found[0].dtype == np.float64
-    assert found[0] == pytest.approx(expected, abs=1e-4)
-    assert np.array_equal(np.flatnonzero(found[0] == 0), np.arange(60, 69))
-    assert all(np.array_equal(each, found[0]) for each in found)
+        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
+        results.append(distances_to_nearest(real, some))
+    assert results[0].dtype == np.float64
+    assert results[0] == pytest.approx(expected, abs=1e-4)
+    assert np.array_equal(np.flatnonzero(results[0] == 0), np.arange(60, 69))
+    assert all(np.array_equal(other, results[0]) for other in results)
     grid, points = lattice(40, 3, 1), lattice(9, 3, 2)
     exact = np.sqrt(((points[:, None].astype(float) - grid) ** 2).sum(2).min(1))
     assert np.array_equal(distances_to_nearest(grid, points), exact)
@@ -180,8 +180,8 @@ def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
         [near, far, real[:10], np.rint(normal(60, 5, 2) * 1024).astype(np.float32) / 1024]
     )
     for size in (7, 1000):
-        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
         for some, value in ((near, 0), (far, 100), (real, 0), (fake, authentic(real, fake))):
             assert neighbors.authpct(real, some, FeatureSettings(18)) == value
     assert 25 < value < 75

@@ -121,7 +121,7 @@ def test_features_without_spread() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array]:
     """Return the function that error bars of few images come from, for any number."""
-    monkeypatch.setattr(bars, "_MANY", 1000)
+    monkeypatch.setattr(bars, "MANY", 1000)
     return lambda real, fake: error_bars(real, fake, FeatureSettings(18))[0]
 
 

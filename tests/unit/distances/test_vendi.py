@@ -56,7 +56,7 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     features = mixture(70, 12, 1)
     expected = measured(features)
     for columns, rows in ((1, 1000), (5, 7)):
-        monkeypatch.setattr(kernel, "_COLUMNS", columns)
+        monkeypatch.setattr(kernel, "COLUMNS", columns)
         monkeypatch.setattr(exact, "BLOCK_ROWS", rows)
         assert measured(features) == pytest.approx(expected, rel=1e-12)
 
@@ -64,9 +64,9 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("images", "warned"), [(40, True), (100, False)])
 def test_a_score_near_the_number_of_images_has_a_warning(images: int, warned: bool) -> None:
     context, features = context_alone(), np.eye(8, dtype=np.float32)[np.arange(images) % 8]
-    found = fidtool.Vendi().compute(
+    values = fidtool.Vendi().compute(
         feature_set("real", features), feature_set("fake", features), context
     )
-    assert found["vendi"] == pytest.approx(8, rel=1e-3)
+    assert values["vendi"] == pytest.approx(8, rel=1e-3)
     start = "fake (only 40 images): a Vendi score of 8.00 is too low"
     assert [str(line).startswith(start) for line in context.warnings] == [True] * warned

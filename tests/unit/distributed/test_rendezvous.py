@@ -117,7 +117,7 @@ def test_a_store_that_is_lost_or_does_not_respond() -> None:
     with pytest.raises(RunError, match=lost):
         come(GroupRendezvous(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fidtool.distributed.rendezvous._ANSWER_SECONDS", 0.2)
+        patch.setattr("fidtool.distributed.rendezvous.ANSWER_SECONDS", 0.2)
         with pytest.raises(RunError, match="does not respond"):
             come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 

@@ -13,8 +13,9 @@ TAKEN = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[1] == "ignored" else signal.default_int_handler)
 from fidtool.distributed import signals
+before = {number: signal.getsignal(number) for number in signals.STOPPING}
 signals.take_over()
-print(*(number.name for number in signals.STOPPING if signal.getsignal(number) is signals._on_signal))
+print(*(number.name for number in before if signal.getsignal(number) != before[number]))
 """
 
 

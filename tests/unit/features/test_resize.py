@@ -61,14 +61,14 @@ def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64
 @pytest.mark.parametrize(("height", "width"), SMALL)
 def test_tf1_equals_its_definition(height: int, width: int) -> None:
     pixels = noise(height, width)
-    found = resize(pixels, 20, Preparation("bilinear-tf1"))
-    assert (found.shape, found.dtype) == ((1, 3, 20, 20), torch.float32)
+    resized = resize(pixels, 20, Preparation("bilinear-tf1"))
+    assert (resized.shape, resized.dtype) == ((1, 3, 20, 20), torch.float32)
     expected = tf1_by_definition(pixels[0].numpy(), 20)
     # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 per
     # pixel.
     tolerance = 255 * (max(height, width) + 2) * 2.0**-23
     np.testing.assert_allclose(
-        found[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance
+        resized[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance
     )
 
 
@@ -101,15 +101,15 @@ def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
     theirs = np.stack(
-        [np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels]
+        [np.asarray(channel.resize((299, 299), Image.Resampling.BICUBIC)) for channel in channels]
     )
-    found = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[
+    resized = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[
         0
     ].numpy()
     # Source positions are float32 in torch and float64 in Pillow; noise is the worst case (photos:
     # 0.0082).
-    np.testing.assert_allclose(found, theirs.clip(0, 255), rtol=0, atol=0.02)
-    assert np.abs(found - theirs.clip(0, 255)).mean() < 2e-3
+    np.testing.assert_allclose(resized, theirs.clip(0, 255), rtol=0, atol=0.02)
+    assert np.abs(resized - theirs.clip(0, 255)).mean() < 2e-3
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
@@ -162,7 +162,7 @@ def test_processing_in_parts_changes_nothing(
 ) -> None:
     pixels, plain = noise(61, 47, count=5), (torch.zeros(1), torch.ones(1))
     whole = network_input(list(pixels), 40, Preparation(method), *plain)
-    monkeypatch.setattr(resizing, "_CPU_BYTES", 20000)
+    monkeypatch.setattr(resizing, "CPU_BYTES", 20000)
     assert torch.equal(resize(pixels, 40, Preparation(method)), whole)
     assert torch.equal(network_input(list(pixels), 40, Preparation(method), *plain), whole)
 

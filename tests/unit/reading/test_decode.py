@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ from fidtool.reading.batches import Batch, cut_batches
 from fidtool.reading.decode import DecodeError, DecodeOptions, ImageProperties, decode
 from fidtool.reading.loader import Piece, load
 from fidtool.reading.records import ImageRecords, records_of
-from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
 from fidtool.sources.listing import list_folder
 from fidtool.validation import MAX_PIXELS
@@ -81,32 +81,34 @@ def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
     if case == "gray and another" and int(PIL.__version__.partition(".")[0]) < 13:
         pytest.skip("Pillow before 13 does not read gray TIFF files with another band")
     content, bands = BANDS[case]
-    found = decode(content)
-    assert (found.properties.bands, found.properties.most_bands) == (bool(bands), bands)
-    assert ("+" in found.mode) == bool(bands)
+    image = decode(content)
+    assert (image.properties.bands, image.properties.most_bands) == (bool(bands), bands)
+    assert ("+" in image.mode) == bool(bands)
     if case in ("unspecified", "an array", "infrared as alpha"):
-        np.testing.assert_array_equal(found.pixels, photo(4)[..., :3])
+        np.testing.assert_array_equal(image.pixels, photo(4)[..., :3])
     if not bands:
-        assert found.properties.alpha == (case != "an opaque array")
-    records = records_of([found, decode(FILES["PNG"])])
+        assert image.properties.alpha == (case != "an opaque array")
+    records = records_of([image, decode(FILES["PNG"])])
     findings = property_findings(ImageRecords(records, ["a", "b"]))
     assert [
-        f"(up to {bands} in all)" in each.message for each in findings if each.code == "bands"
+        f"(up to {bands} in all)" in finding.message
+        for finding in findings
+        if finding.code == "bands"
     ] == [True] * bool(bands)
 
 
 def test_a_band_can_look_like_transparency_in_some_images() -> None:
     infrared, masked = photo(4), np.dstack([photo(3), np.uint8(255) * (photo(1) > 90)])
-    images = [decode(tiff(each, [2])) for each in (infrared, masked, infrared)]
+    images = [decode(tiff(bands, [2])) for bands in (infrared, masked, infrared)]
     assert [(image.properties.bands, image.properties.alpha) for image in images] == [
         (1, 0),
         (0, 1),
         (1, 0),
     ]
-    found = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
-    assert [(each.code, each.count) for each in found] == [("alpha", 1), ("bands", 2)]
+    findings = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
+    assert [(finding.code, finding.count) for finding in findings] == [("alpha", 1), ("bands", 2)]
     same = property_warnings(vars(ImageProperties.total(image.properties for image in images)))
-    assert {each.code: each.message for each in found} == same
+    assert {finding.code: finding.message for finding in findings} == same
 
 
 @pytest.mark.parametrize(("bands", "dtype"), [(4, np.uint8), (8, np.uint16)])
@@ -178,13 +180,28 @@ def test_a_webp_above_the_limit_is_refused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks on this system")
-def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
-    with contents._pillow_lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(round(PATIENCE / 2))
-            os._exit(decode(FILES["PNG"]).pixels.shape != (23, 31, 3))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_a_process_forked_while_a_thread_decodes_can_decode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Image.open
+    decodes, forked = threading.Event(), threading.Event()
+
+    def wait_for_the_fork(file: Any) -> Image.Image:
+        decodes.set()
+        assert forked.wait(PATIENCE)
+        return opened(file)
+
+    monkeypatch.setattr(Image, "open", wait_for_the_fork)
+    thread = threading.Thread(target=decode, args=(FILES["PNG"],))
+    thread.start()
+    assert decodes.wait(PATIENCE)
+    child = os.fork()
+    forked.set()
+    if child == 0:
+        signal.alarm(round(PATIENCE / 2))
+        os._exit(decode(FILES["PNG"]).pixels.shape != (23, 31, 3))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
 
 
 def all_batches(folder: Path, workers: int, size: int = 4) -> list[Piece]:

@@ -88,10 +88,10 @@ def test_a_default_timeout_of_the_program() -> None:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(PATIENCE)
     try:
-        found = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
+        arrays = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
     finally:
         socket.setdefaulttimeout(before)
-    assert [int(each[0]) for each in found] == list(range(8))
+    assert [int(array[0]) for array in arrays] == list(range(8))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_while_it_sends() -> None:
     started = Workers(alone(die_while_sending), 2, PATIENCE)
     for _ in range(4):
         started.send(1 << 24)
-    wait_until(lambda: not started._workers[0].process.is_alive(), "the worker does not die")
+    wait_until(lambda: not multiprocessing.active_children(), "the workers do not die")
     with pytest.raises(RunError, match=DIED):
         started.result()
     started.end()
@@ -152,8 +152,9 @@ def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) 
     """
     started = Workers(alone(time.sleep), 1, 0.5)
     started.send(10 * PATIENCE)
+    (process,) = multiprocessing.active_children()
     with monkeypatch.context() as patched:
-        patched.setattr(started._workers[0].process, "kill", lambda: None)
+        patched.setattr(process, "kill", lambda: None)
         with pytest.raises(RunError, match=FROZEN):
             started.result()
     started.end()
@@ -243,23 +244,25 @@ def test_a_buffer_that_is_free_is_used_again() -> None:
     count, draw = 2, random.Random(0)
     started = Workers(filled, count, PATIENCE)
     in_use: list[tuple[Any, Any]] = []
+    buffers = set()
     for number in range(40):
         started.send(((1 << 20) + 1000 * number, number))
     for number in range(40):
         in_use.append(started.result())
+        buffers.add(in_use[-1][1])
         assert in_use[-1][0].size == (1 << 20) + 1000 * number
         for array, _ in in_use:
             assert (array == array[0]).all()
         if len(in_use) == 3:
             _, buffer = in_use.pop(draw.randrange(3))
             buffer.free()
-    assert [worker.buffers for worker in started._workers] == [20, 20], "all tasks were sent before"
+    assert len(buffers) == 40, "all tasks were sent before"
     for number in range(40):
         started.send((1 << 20, number))
         array, buffer = started.result()
         assert (array == number).all()
+        assert buffer in buffers
         buffer.free()
-    assert [worker.buffers for worker in started._workers] == [20, 20]
     started.end()
 
 
@@ -271,14 +274,15 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
         waited.append(seconds)
         now[0] += seconds
 
-    process = SimpleNamespace(kill=lambda: None, join=join)
-    end = SimpleNamespace(close=lambda: None)
-    stuck: Workers[int, int] = Workers(alone(abs), 0, PATIENCE)
-    monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process, socket=end)] * 16)
-    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    stuck.end()
-    assert len(waited) == 16
-    assert sum(waited) == workers._DYING_SECONDS
+    stuck: Workers[int, int] = Workers(alone(abs), 4, PATIENCE)
+    with monkeypatch.context() as patched:
+        for process in multiprocessing.active_children():
+            patched.setattr(process, "kill", lambda: None)
+            patched.setattr(process, "join", join)
+        patched.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        stuck.end()
+    assert len(waited) == 4
+    assert sum(waited) == workers.DYING_SECONDS
 
 
 def test_buffers_are_unmapped_at_the_end() -> None:
@@ -301,7 +305,7 @@ def test_buffers_are_unmapped_at_the_end() -> None:
 
 
 def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_KEPT_BYTES", 1 << 21)
+    monkeypatch.setattr(workers, "KEPT_BYTES", 1 << 21)
     for size, kept in ((1 << 21, True), ((1 << 21) + 4096, False)):
         started = Workers(filled, 1, PATIENCE)
         started.send((size, 1))
@@ -323,7 +327,7 @@ def test_memory_that_the_system_does_not_take_back() -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
     worker = SimpleNamespace(idle=[])
-    with Locked(-1, workers._KEPT_BYTES + 1) as memory:
+    with Locked(-1, workers.KEPT_BYTES + 1) as memory:
         buffer = workers.Buffer(1, lambda: worker, memory)  # type: ignore[arg-type]
         buffer.free()
     assert worker.idle == [buffer]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fidtool as package
-from fidtool.reading import workers
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -19,14 +17,14 @@ def test_decoding_works_if_processes_cannot_start(
 ) -> None:
     """In this test, the system refuses to create the second process."""
     images = make_pictures(tmp_path / "images", 10)
-    start = workers._start
+    start = multiprocessing.Process.start
 
-    def refused(work: Any, number: int, patience: float) -> Any:
-        if number:
+    def refused(process: multiprocessing.Process) -> None:
+        if multiprocessing.active_children():
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        return start(work, number, patience)
+        start(process)
 
-    monkeypatch.setattr(workers, "_start", refused)
+    monkeypatch.setattr(multiprocessing.Process, "start", refused)
     evaluation = package.compute(
         images, images, extractor=TINY, num_workers=2, batch_size=2, cache=False
     )

@@ -21,7 +21,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of different sizes, of which some do not exist; each is a part of the work by
     itself.
     """
-    monkeypatch.setattr(contents, "_STAMPED_AT_ONCE", 1)
+    monkeypatch.setattr(contents, "STAMPED_AT_ONCE", 1)
     for number in range(COUNT):
         (tmp_path / str(number)).write_bytes(bytes(number))
     return [*(str(tmp_path / str(number)) for number in range(COUNT)), f"{tmp_path}/gone", "a\0b"]
@@ -30,7 +30,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """All storage is slow."""
-    monkeypatch.setattr(contents, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(contents, "SLOW_SECONDS", 0.0)
 
 
 def sizes(files: Files) -> list[int]:
@@ -61,7 +61,7 @@ def test_files_are_asked_for_several_at_once(
 def test_fast_storage_is_asked_by_one_thread(
     paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_SLOW_SECONDS", PATIENCE)
+    monkeypatch.setattr(contents, "SLOW_SECONDS", PATIENCE)
     monkeypatch.setattr(contents, "in_background", None)
     assert sizes(Files(paths)) == [*range(COUNT), GONE, GONE]
 

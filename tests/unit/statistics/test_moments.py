@@ -4,7 +4,10 @@ features.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
@@ -15,9 +18,11 @@ from hypothesis import strategies as st
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
-from fidtool.statistics import moments as moments_module
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Gaussian
+from support.processes import PATIENCE
+
+T = TypeVar("T")
 
 
 def features(
@@ -88,21 +93,19 @@ def test_sums_beyond_float64_are_moved_to_the_integers() -> None:
         torch.full((501, 2), 32 - 2.0**-18, dtype=torch.float64),
     )
     moments = summed([small, large, small])
-    assert moments._recent is not None, "the last rows are held back"
-    moments.flush()
     expected = 600 + 501 * (2**23 - 1) ** 2
     assert expected > 2**54
     assert expected % 2, "float64 has no such number"
     assert moments.totals()["low"].tolist() == [expected] * 3
 
 
-def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_may_be_moved_to_the_integers_at_any_time() -> None:
     x = features(1500, 6, offset=3.0)
-    plain = summed([x]).mean_covariance(1)
-    monkeypatch.setattr(moments_module, "_EXACT", 0.0)
-    carried = summed([x])
-    assert same_bits(plain, carried.mean_covariance(1))
-    assert carried._high.abs().max() > 0
+    moved = ExactMoments(6, 18)
+    for rows in x.split(100):
+        moved.add(rows)
+        moved.flush()
+    assert same_bits(summed([x]).mean_covariance(1), moved.mean_covariance(1))
 
 
 def test_sums_beyond_64_bits_are_exact() -> None:
@@ -111,13 +114,10 @@ def test_sums_beyond_64_bits_are_exact() -> None:
     """
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     moments = summed([x])
-    moments.flush()
     for _ in range(27):
-        moments._carry()
-        moments._low *= 2
-        moments._high *= 2
-        moments._sum *= 2
-        moments.count *= 2
+        moments.absorb(moments.totals())
+    assert "high" in moments.totals()
+    assert moments.count == 8 * 2**27
     repeated = moments.mean_covariance(0)
     once = summed([x]).mean_covariance(0)
     np.testing.assert_allclose(repeated.mu, once.mu, rtol=1e-15)
@@ -125,22 +125,25 @@ def test_sums_beyond_64_bits_are_exact() -> None:
     np.testing.assert_allclose(repeated.sigma, once.sigma, rtol=1e-12, atol=1e-14)
 
 
-class _Ranks(World):
-    """Two ranks in one process: collectives add the tensors of the other rank."""
+class Ranks(World):
+    """One of two ranks, which are threads of this process."""
 
-    def __init__(self, mine: ExactMoments, other: ExactMoments) -> None:
-        super().__init__(Launch(0, 2, 0, 2))
-        other._carry()
-        self._pair = (mine, other)
+    met = threading.Barrier(2, timeout=PATIENCE)
+    given: ClassVar[list[Any]] = [None, None]
 
-    def gather(self, value):  # type: ignore[no-untyped-def]
-        return [value, self._pair[1]._largest]
+    def __init__(self, rank: int) -> None:
+        super().__init__(Launch(rank, 2, rank, 2))
+
+    def gather(self, value: T) -> list[T]:
+        self.given[self.rank] = value
+        self.met.wait()
+        gathered = list(self.given)
+        self.met.wait()
+        return gathered
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        mine, other = self._pair
-        pairs = ((mine._sum, other._sum), (mine._low, other._low), (mine._high, other._high))
-        counts = torch.tensor([other.count, other._bits, other._nonzero])
-        return tensor.add_(next((theirs for ours, theirs in pairs if ours is tensor), counts))
+        first, second = self.gather(tensor.clone())
+        return tensor.copy_(first + second)
 
 
 def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
@@ -148,19 +151,18 @@ def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
     sum.
     """
     x = (features(8, 3, offset=20.0) * 64).round() / 64
-    mine, other = summed([x]), summed([x])
-    for moments in (mine, other):
-        moments.flush()
-        doublings = 62 - 32 - int(moments._high.max()).bit_length()
-        for tensor in (moments._low, moments._high, moments._sum):
-            tensor *= 2**doublings
-        moments.count *= 2**doublings
-        moments._carry()
-        assert int(moments._high.max()) >= 2 ** (61 - 32)
-    mine.merge(_Ranks(mine, other))
-    np.testing.assert_allclose(
-        mine.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12
-    )
+    of_ranks = [summed([x]), summed([x])]
+    for moments in of_ranks:
+        while moments.totals()["low"].max() < 2**61:
+            moments.absorb(moments.totals())
+        assert "high" not in moments.totals()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(ExactMoments.merge, of_ranks, map(Ranks, range(2))))
+    for moments in of_ranks:
+        assert "high" in moments.totals()
+        np.testing.assert_allclose(
+            moments.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(("scale", "step"), [(1e-7, 18), (1.0, -3)])

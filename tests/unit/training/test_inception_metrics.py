@@ -22,7 +22,9 @@ from fidtool.training import (
     MemorizationInformedFrechetInceptionDistance,
     PrecisionRecallDensityCoverage,
 )
+from fidtool.training.feature_extractor import Feature, SharedExtractor, shared_extractor
 from fidtool.training.inception_metrics import ImageMetric
+from fidtool.training.inputs import image_hashes
 from support.pictures import fill, pictures
 from support.tiny_network import network
 
@@ -59,10 +61,12 @@ def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> Non
     )
     for metric in (kid, prdc):
         fill(metric)
-    found = run.results[0].metrics
+    metrics_of_run = run.results[0].metrics
     of_kid = values(kid)
     name = next(iter(of_kid))
-    assert found == {name: pytest.approx(of_kid[name], rel=1e-12), **values(prdc)}, "the same names"
+    assert metrics_of_run == {name: pytest.approx(of_kid[name], rel=1e-12), **values(prdc)}, (
+        "the same names"
+    )
     mean, std = kid.compute()
     assert (float(mean), float(std)) == (of_kid[name], 0.0)
     assert set(prdc.compute()) == {"precision", "recall", "density", "coverage", "f_score"}
@@ -76,7 +80,7 @@ def test_states_copies_and_merges() -> None:
         copied = metric.clone()
         assert values(pickle.loads(pickle.dumps(metric))) == values(copied) == value
         fill(copied, 9)
-        assert copied._sums.sides["fake"].count == 2 * metric._sums.sides["fake"].count
+        assert copied.fake_features_num_samples == 2 * metric.fake_features_num_samples
         assert values(metric) == value, "a copy has its own sums"
         other, whole = several(), several()
         for left, right in zip(other, whole, strict=True):
@@ -103,6 +107,11 @@ def test_the_order_of_the_images_does_not_matter() -> None:
         assert values(metric) == value
 
 
+def shared_network(feature: Feature) -> SharedExtractor:
+    """The network that metrics of this feature share."""
+    return shared_extractor(feature, None, None, None, None)
+
+
 def test_one_network_and_one_pass_for_all() -> None:
     passed = []
 
@@ -113,8 +122,8 @@ def test_one_network_and_one_pass_for_all() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             passed.append(len(x))
-            found: torch.Tensor = self.module(x)
-            return found
+            features: torch.Tensor = self.module(x)
+            return features
 
     counting = Counting(network().module)
     shared = fidtool.Network(counting, input_size=32)
@@ -123,7 +132,6 @@ def test_one_network_and_one_pass_for_all() -> None:
         KernelInceptionDistance(shared, subset_size=10, batch_size=8),
         PrecisionRecallDensityCoverage(shared, batch_size=8),
     ]
-    assert len({id(metric._network) for metric in metrics}) == 1
     passed.clear()
     for images, real in ((pictures(20, 1), True), (pictures(20, 2), False)):
         for metric in metrics:
@@ -134,11 +142,10 @@ def test_one_network_and_one_pass_for_all() -> None:
     alone.update(pictures(20, 1), real=True)
     alone.update(pictures(20, 2), real=False)
     assert [*values(alone).values()] == [*together[0].values()]
+    before = shared_network(shared)
     with torch.no_grad():
         counting.module.convolution.weight.mul_(2.0)  # type: ignore[operator, union-attr]
-    assert FrechetInceptionDistance(shared)._network is not metrics[0]._network, (
-        "it was trained in between"
-    )
+    assert shared_network(shared) is not before, "it was trained in between"
 
 
 def test_real_statistics_with_features(tmp_path: Path) -> None:
@@ -208,23 +215,22 @@ def test_too_few_images() -> None:
         )
 
 
-def test_a_refused_feature_is_an_error_until_reset() -> None:
+def test_a_refused_feature_of_each_image_is_an_error_until_reset() -> None:
     class Nans(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean((2, 3)) / (x.amax((2, 3)) > -1)  # 0 / 0 of black images
 
-    for kind in (FrechetInceptionDistance, PrecisionRecallDensityCoverage):
-        metric = kind(fidtool.Network(Nans(), input_size=8))
-        fill(metric)
-        metric.update(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), real=False)
-        for _ in range(2):
-            with pytest.raises(
-                fidtool.RunError, match=r"lack some generated images; call reset\(\) before"
-            ):
-                metric.compute()
-        metric.reset()
-        fill(metric)
-        assert values(metric)
+    metric = PrecisionRecallDensityCoverage(fidtool.Network(Nans(), input_size=8))
+    fill(metric)
+    metric.update(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), real=False)
+    for _ in range(2):
+        with pytest.raises(
+            fidtool.RunError, match=r"lack some generated images; call reset\(\) before"
+        ):
+            metric.compute()
+    metric.reset()
+    fill(metric)
+    assert values(metric)
 
 
 class Plain(torch.nn.Module):
@@ -313,8 +319,10 @@ def test_features_of_any_size(scale: float) -> None:
                 Scaled(), feature_step=int(str(raised.value).rpartition("=")[2]), **settings
             )
             fill(scaled)
-        found = values(scaled)
-        assert kind is KernelInceptionDistance or [*found.values()] == [*values(usual).values()]
+        scaled_values = values(scaled)
+        assert kind is KernelInceptionDistance or [*scaled_values.values()] == [
+            *values(usual).values()
+        ]
     large = KernelInceptionDistance(
         Scaled(), subset_size=10, degree=99 if scale > 1 else 3, coef=1e110
     )
@@ -346,11 +354,11 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_module_that_was_changed_in_between_is_another_one(change: str) -> None:
     module = torch.nn.Sequential(Plain(), torch.nn.Sequential(torch.nn.Hardtanh(0.0, 1.5)))
-    first, same = FrechetInceptionDistance(module), KernelInceptionDistance(module)
-    assert same._network is first._network
+    first, shared = FrechetInceptionDistance(module), shared_network(module)
+    assert shared_network(module) is shared
     CHANGES[change](module)
     second = FrechetInceptionDistance(module)
-    assert second._network is not first._network
+    assert shared_network(module) is not shared
     fill(first)
     fill(second)
     assert float(first.compute()) != float(second.compute())
@@ -380,6 +388,11 @@ def test_grayscale_and_numbers_of_images() -> None:
     assert (other.result.real, other.result.fake) == (20, 20)
 
 
+def features_of(feature: Feature, images: torch.Tensor) -> torch.Tensor:
+    extractor = shared_network(feature).extractor(torch.device("cpu"))
+    return extractor.features(list(images.permute(0, 2, 3, 1)))
+
+
 @pytest.fixture
 def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     from fidtool.features.models.inception import Weights
@@ -399,9 +412,7 @@ def test_the_inception_score_uses_the_classifier(
     metric.update(images)
     metric.update(images, real=True)  # as in a MetricCollection
     mean, std = metric.compute()
-    features = metric._network.extractor(torch.device("cpu")).features(
-        list(images.permute(0, 2, 3, 1))
-    )
+    features = features_of(2048, images)
     p = (features.double() @ classifier.double().T).softmax(1)
     expected = (p * (p.log() - p.mean(0).log())).sum(1).mean().exp()
     assert float(mean) == pytest.approx(float(expected), rel=1e-6)
@@ -417,11 +428,11 @@ def test_deviations_are_those_of_torchmetrics() -> None:
     from fidtool.distances.inception_score import inception_score
 
     metric = InceptionScore(network(), splits=4)
-    metric.update(pictures(20, 2))
+    images = pictures(20, 2)
+    metric.update(images)
     mean, std = metric.compute()
-    run, spread, *_ = inception_score(
-        metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4
-    )
+    features = features_of(network(), images)[image_hashes(images).argsort()].numpy()
+    run, spread, *_ = inception_score(features, np.eye(16, dtype=np.float32), splits=4)
     assert (float(mean), float(std)) == (run, pytest.approx(spread * (4 / 3) ** 0.5, rel=1e-12))
 
 

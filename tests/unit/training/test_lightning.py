@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,9 @@ from fidtool.training import (
     FrechetInceptionDistance,
     KernelInceptionDistance,
     PrecisionRecallDensityCoverage,
+    inception_metrics,
 )
+from fidtool.training.feature_extractor import SharedExtractor, chosen, shared_extractor
 from support.exact_sets import NETWORK, beside_network
 from support.goldens import Golden, near
 from support.light_training import Model, Trainer
@@ -82,10 +85,10 @@ def told(model: Model) -> dict[str, Any]:
         {"name": name, "value": near(float(value), 1e-11), "type": type(value).__name__, **settings}
         for name, value, settings in model.logged
     ]
-    found = {"asked": list(model.asked), "logged": logged}
+    calls = {"asked": list(model.asked), "logged": logged}
     model.asked.clear()
     model.logged.clear()
-    return found
+    return calls
 
 
 def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,31 +107,31 @@ def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.Mo
         feature=NETWORK,
     )
     callback.on_fit_start(Trainer(callbacks=[callback]), model)
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "fitting starts": told(model),
         "key": callback.state_key,
         "state": callback.state_dict(),
     }
     callback.on_validation_epoch_end(Trainer(sanity_checking=True, current_epoch=1), model)
-    found["a sanity check"] = told(model)
+    record["a sanity check"] = told(model)
     for epoch, validation in enumerate((True, True, False, False)):
         epoch_of(callback, Trainer(current_epoch=epoch), model, validation)
-        found[f"epoch {epoch}, {'a' if validation else 'no'} validation"] = told(model)
-    found["its state"] = near(callback.state_dict(), 1e-11)
+        record[f"epoch {epoch}, {'a' if validation else 'no'} validation"] = told(model)
+    record["its state"] = near(callback.state_dict(), 1e-11)
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
-    found["a fast run"] = told(model)
+    record["a fast run"] = told(model)
     callback.on_validation_epoch_end(Trainer(state=SimpleNamespace(fn="validate")), model)
-    found["validation alone"] = told(model)
+    record["validation alone"] = told(model)
     callback.on_test_epoch_end(Trainer(state=SimpleNamespace(fn="test")), model)
-    found["a test"] = told(model)
+    record["a test"] = told(model)
     assert model.training
-    golden("training/lightning", found)
+    golden("training/lightning", record)
 
 
 def old_state() -> dict[str, Any]:
     """The state of all callbacks in a checkpoint of version 0.1.0."""
-    found: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
-    return found
+    states: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
+    return states
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +169,41 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("confident", None, ["confident", "confident_kid", "confident_kid_std"]),
     ],
 )
-def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> None:
+def test_names_of_values(
+    name: str | None,
+    feature: Any,
+    logged: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Those of the results of ``fidtool compute``, or with the word fid of the given name
     replaced.
     """
-    callback = FIDCallback("generate", "real.npz", name=name, feature=feature)
-    found = []
-    for kind, values in (
-        (FrechetInceptionDistance, ["fid"]),
-        (KernelInceptionDistance, ["kid", "kid_std"]),
-    ):
-        metric: Any = kind.__new__(kind)
-        vars(metric).update(_metric=fidtool.KID() if values[1:] else fidtool.FID())
-        vars(metric).update(_network=SimpleNamespace(choice=callback._network))
-        found += [callback._logged_name(metric, value) for value in values]
-    assert found == logged
+    monkeypatch.chdir(beside_network(tmp_path))
+    small = shared_extractor(NETWORK, None, None, None, None)
+
+    def named(feature: Any, *_: Any) -> SharedExtractor:
+        """The small network under the name of another one."""
+        renamed = copy.copy(small)
+        renamed.choice = chosen(feature, None, None)
+        return renamed
+
+    monkeypatch.setattr(inception_metrics, "shared_extractor", named)
+    real = fidtool.compute_statistics(
+        make_pictures(tmp_path / "real", 12), extractor=NETWORK, metrics=[fidtool.KID()]
+    )
+    callback = FIDCallback(
+        "generate",
+        real,
+        num_samples=10,
+        name=name,
+        metrics=[FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=8)],
+        feature=feature,
+    )
+    model = Model()
+    callback.on_fit_start(Trainer(callbacks=[callback]), model)
+    epoch_of(callback, Trainer(), model, True)
+    assert [value_name for value_name, *_ in model.logged] == logged
 
 
 def test_weights_are_not_those_of_the_model() -> None:
@@ -201,10 +224,11 @@ def test_a_plain_module_whose_features_need_another_step() -> None:
     real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     own = partial(FrechetInceptionDistance, feature_step=12)
+    reference = own(module, real_statistics=real).reference_digest
     for settings in ({"feature_step": 12}, {"metrics": own}):
         callback = FIDCallback("generate", real, feature=module, **settings)  # type: ignore[arg-type]
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())
-        assert callback._metrics[0]._network.definition.feature_step == 12
+        assert callback.state_dict()["reference"] == reference
 
 
 def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from fidtool.training import (
     WithIndex,
     gather_outputs,
     rows,
-    samples,
     sums,
 )
 from support.tiny_network import network
@@ -49,7 +48,7 @@ def values_of(metric: Any) -> list[str]:
 @pytest.mark.parametrize("held", [4, 1024])
 def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one process: within a batch, in a later one, and after a state was saved and loaded."""
-    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    monkeypatch.setattr(sums, "HELD_ROWS", held)
     plain = made(kind)
     plain.update(IMAGES, real=False)
     expected = values_of(plain)
@@ -110,8 +109,8 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     merged.reset()  # its real images are those of the other metric
     merged.merge_state(resumed)
     merged.compute()
-    for each in (metric, resumed, merged):
-        (warning,) = each.result.warnings
+    for evaluated in (metric, resumed, merged):
+        (warning,) = evaluated.result.warnings
         assert re.match(said, warning.text)
 
 
@@ -132,10 +131,10 @@ def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) ->
     metric = made()
     metric.update(IMAGES[:8], real=False, index=range(8))
     with monkeypatch.context() as patched:
-        patched.setattr(sums.ImageSums, "_extract", lambda *_, **__: 1 / 0)
+        patched.setattr(sums, "ForwardPasses", lambda *_: 1 / 0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                metric.update(IMAGES[8:16], real=False, index=[0, *range(9, 16)])
+                metric.update(IMAGES[8:20], real=False, index=[0, *range(9, 20)])
     metric.compute()
     assert metric.result.warnings == made_without_index(8).result.warnings
 
@@ -212,7 +211,7 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
     """The sample counts once if its features can be left out; otherwise a warning says how many
     count again.
     """
-    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    monkeypatch.setattr(sums, "HELD_ROWS", held)
     metric, other = made(), made()
     other.reset()
     for start in range(0, 40, 4):
@@ -255,12 +254,12 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
         own["hash"] = hashes
     parts = [np.split(own, [len(own) - last]) for own, last in zip(known, free, strict=True)]
     bound_rows, rest = zip(*parts, strict=True)
-    found = rows.each_once(bound_rows, rest, "hash")
+    kept_samples = rows.each_once(bound_rows, rest, "hash")
     kept = [
         np.concatenate([np.ones(len(own), bool), samples.new])
-        for own, samples in zip(bound_rows, found, strict=True)
+        for own, samples in zip(bound_rows, kept_samples, strict=True)
     ]
-    different = sum(samples.different for samples in found)
+    different = sum(samples.different for samples in kept_samples)
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
     bound = [
@@ -306,31 +305,23 @@ def test_wrong_numbers(index: Any, said: str) -> None:
         gather_outputs([1, 2], index=index)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_which_outputs_are_of_other_samples(ranks: int, recwarn: pytest.WarningsRecorder) -> None:
-    """On several ranks a sampler repeats samples: floats may differ, but not the labels."""
+def test_which_outputs_are_of_other_samples(recwarn: pytest.WarningsRecorder) -> None:
+    """In one process. Those of several ranks are in `check_outputs` of gathers.py."""
     floats, labels = torch.arange(24.0).reshape(12, 2), torch.arange(12)
     equal = torch.cat([labels[:6], labels[:6]])
-    again, first = np.arange(6, 12), np.arange(6)
-
-    def other(joined: list[Any], count: int) -> None:
-        samples._warn_of_other_samples(joined, again[:count], first[:count], ranks)
-
-    other([torch.tensor([[torch.nan, 1.0]] * 12), list("abcdefabcdef")], 6)
-    other([], 6)
-    if ranks == 2:
-        other([floats], 3)
-        other([floats, equal], 4)
-        other([labels], 3)
+    again = [*range(6), *range(6)]
+    gather_outputs(torch.tensor([[torch.nan, 1.0]] * 12), list("abcdefabcdef"), index=again)
+    gather_outputs(index=again)
     assert not recwarn
-    for joined, count in (
-        ([labels], 4),
+    for outputs, count in (
+        ([labels], 1),
         ([floats, list("abcdefghijkl")], 4),
         ([floats], 6),
         ([floats, equal], 6),
     ):
+        index = [*range(6), *range(count), *range(6 + count, 12)]
         with pytest.warns(fidtool.FidtoolWarning, match=f"{count} of 12 samples were left out"):
-            other(joined, count)
+            gather_outputs(*outputs, index=index)
 
 
 class Stream(torch.utils.data.IterableDataset[int]):

@@ -22,6 +22,7 @@ from fidtool.training import (
     KernelInceptionDistance,
     PeakSignalNoiseRatio,
 )
+from fidtool.training.feature_extractor import shared_extractor
 from fidtool.training.inception_metrics import ImageMetric
 from support.pictures import fill, pictures
 from support.tiny_network import network
@@ -57,8 +58,8 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     fill(other, 7)
     torch.nn.ModuleDict({"fid": other}).load_state_dict(torch.load(file, weights_only=True))
     assert other.compute() == metric.compute()
-    for each in (metric, other):
-        each.update(pictures(9, 30), real=False)
+    for either in (metric, other):
+        either.update(pictures(9, 30), real=False)
     assert other.compute() == metric.compute()
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})
@@ -217,10 +218,8 @@ def test_differentiable_features_equal_those_of_the_metric() -> None:
     for protocol in ("pytorch-fid", "tensorflow"):
         extractor = FeatureExtractor(network(), protocol=protocol)
         images = pictures(6, 1, 24)
-        metric = FrechetInceptionDistance(network(), protocol=protocol)
-        measured = metric._network.extractor(torch.device("cpu")).features(
-            list(images.permute(0, 2, 3, 1))
-        )
+        shared = shared_extractor(network(), None, protocol, None, None)
+        measured = shared.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
         floats = (images.float() / 255).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = extractor.half()(floats)

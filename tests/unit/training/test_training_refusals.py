@@ -57,7 +57,7 @@ def test_invalid_images(images: Any, normalize: bool, text: str) -> None:
     metric = FrechetInceptionDistance(network(), normalize=normalize)
     with pytest.raises(fidtool.InputError, match=text):
         metric.update(images, real=True)
-    assert metric._sums.sides["real"].count == 0
+    assert metric.real_features_num_samples == 0
 
 
 OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
@@ -167,12 +167,12 @@ def test_a_step_is_advised_where_it_can_be_set() -> None:
 
 def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -> None:
     for real in ("fake", 2, torch.tensor([True, False]), 1.0):
-        for each in (metric, InceptionScore(network())):
+        for strict in (metric, InceptionScore(network())):
             with pytest.raises(fidtool.InputError, match="real must be True or False, not "):
-                each.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
+                strict.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
     for real in (True, 1, np.bool_(True), torch.tensor(True), np.array(1)):
         metric.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
-    assert metric._sums.sides["real"].count == 10
+    assert metric.real_features_num_samples == 10
     assert FrechetInceptionDistance(network(), normalize=np.bool_(False)).normalize is False  # type: ignore[arg-type]
 
 
@@ -185,10 +185,10 @@ def test_a_feature_of_another_type() -> None:
 
 def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistance) -> None:
     whole, other = FrechetInceptionDistance(network()), FrechetInceptionDistance(network())
-    for each in (metric, whole):
-        fill(each)
-    for each in (other, whole):
-        fill(each, 9)
+    for filled in (metric, whole):
+        fill(filled)
+    for filled in (other, whole):
+        fill(filled, 9)
     metric.merge_state(other)
     assert metric.compute() == whole.compute()
     assert metric.update_count == 4

@@ -30,7 +30,6 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
-from fidtool.training.synced_metric import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -120,7 +119,7 @@ def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None
     assert metric.compute() == wanted.compute()
 
 
-def test_lost_real_images_remain_an_error_while_the_others_are_retained(
+def test_lost_real_images_are_said_until_they_are_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
@@ -134,11 +133,15 @@ def test_lost_real_images_remain_an_error_while_the_others_are_retained(
             fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"
         ):
             metric.load_state_dict(state)
-    metric.reset()
-    assert metric._sums.sides["real"].lost
-    metric.reset_real_features = True
-    metric.reset()
-    assert not metric._sums.sides["real"].lost
+    for reset_real, lost in ((False, True), (True, False)):
+        metric.reset_real_features = reset_real
+        metric.reset()
+        fill(metric)
+        metric.compute()
+        assert metric.result is not None
+        texts = [warning.text for warning in metric.result.warnings]
+        said = "real images from before the checkpoint are missing from the value"
+        assert (said in texts) == lost
 
 
 @pytest.fixture
@@ -371,8 +374,6 @@ def test_plots_are_those_of_torchmetrics() -> None:
         for given in ((), (metric.compute(),)):
             _, axes = metric.plot(*given)
             assert axes.lines
-    with pytest.raises(fidtool.InputError, match="plot"):
-        PlainMetric._plot(metric, 1.0, None)  # type: ignore[arg-type]
 
 
 def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInceptionDistance) -> None:

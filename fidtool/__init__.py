@@ -89,8 +89,8 @@ _NAMES = {
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
 _IMPORTED = [
     name
-    for name, each in globals().items()
-    if getattr(each, "__module__", "").startswith("fidtool.")
+    for name, value in globals().items()
+    if getattr(value, "__module__", "").startswith("fidtool.")
 ]
 __all__ = sorted([*_HOMES, *_IMPORTED])
 

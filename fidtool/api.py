@@ -96,7 +96,7 @@ def compute(
     fakes = split_sets(fake, Statistics)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    sources = [(real, "real"), *((each, "fake") for each in fakes)]
+    sources = [(real, "real"), *((source, "fake") for source in fakes)]
     with _warning(Console(report=settings.progress)) as console:
         check = functools.partial(check_outputs, settings)
         evaluation, gallery = evaluate(sources, settings, console, origin_of(sys.argv[0]), check)

@@ -372,12 +372,14 @@ def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) ->
     values = columns_of(evaluation, doubted)
     features = common_features(evaluation)
     above = [f"Features of all values: {features}"] if features else []
-    missing = [line for each in saved.values() for line in each.not_computed_lines]
+    missing: list[str] = []
+    for of_file in saved.values():
+        missing += of_file.not_computed_lines
     notes = [*dict.fromkeys(missing), *about_marks(evaluation, values, doubted)]
     notes += crop_lines(evaluation)
-    for each in saved.values():  # a plain name may be that of other features in another file
-        kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
-        notes += verdict_lines(replace(each, differences=kept), names)
+    for of_file in saved.values():  # a plain name may be that of other features in another file
+        kept = tuple(pair for pair in of_file.differences if pair in evaluation.differences)
+        notes += verdict_lines(replace(of_file, differences=kept), names)
     for row, result in zip(rows, results, strict=True):
         path = f"  {row}" if len(rows) > 1 else ""
         notes += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
@@ -406,19 +408,21 @@ def join_files(saved: Saved) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is
     of is unknown.
     """
-    results = tuple(result for each in saved.values() for result in each.results)
-    bars = Counter(
-        (key, result.fake.name)
-        for result in results
-        for key, bar in result.uncertainties.items()
-        if bar.corrected
-    )
+    results: list[Comparison] = []
+    for evaluation in saved.values():
+        results += evaluation.results
+    bars: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        for key, bar in result.uncertainties.items():
+            if bar.corrected is not None:
+                bars[key, result.fake.name] += 1
     differences = []
-    for each in saved.values():
-        for pair in each.differences:
+    for evaluation in saved.values():
+        for pair in evaluation.differences:
             if bars[pair.key, pair.first] == bars[pair.key, pair.second] == 1:
                 differences.append(pair)
-    return replace(next(iter(saved.values())), results=results, differences=tuple(differences))
+    first = next(iter(saved.values()))
+    return replace(first, results=tuple(results), differences=tuple(differences))
 
 
 def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
@@ -439,10 +443,11 @@ def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation
             titles = ", ".join(value.title for value in values.values())
             raise unknown_name("column", column, closest(column, known), titles)
         chosen |= dict.fromkeys(known[fold(column)])
-    return {
-        file: replace(each, results=tuple(_with_values(result, chosen) for result in each.results))
-        for file, each in saved.items()
-    }
+    narrowed = {}
+    for file, evaluation in saved.items():
+        results = tuple(_with_values(result, chosen) for result in evaluation.results)
+        narrowed[file] = replace(evaluation, results=results)
+    return narrowed
 
 
 def _with_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:

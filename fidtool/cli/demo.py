@@ -20,7 +20,6 @@ from fidtool.distributed.launch import discover
 from fidtool.errors import InputError, reason_of
 from fidtool.settings.record import origin_of
 from fidtool.settings.settings import Settings
-from fidtool.system.console import Console
 
 COUNT = 64
 SIDE = 96
@@ -60,6 +59,7 @@ def demo(folder: str) -> None:
 
     from fidtool.report.text import result_lines
     from fidtool.run.evaluate import evaluate
+    from fidtool.system.console import Console
 
     evaluation, _ = evaluate(
         [(real, ""), (fake, "")],

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -32,9 +32,11 @@ from fidtool.system.cache_dir import (
     moved_descriptors,
     open_descriptor,
 )
-from fidtool.system.console import Console
 from fidtool.system.json_fields import plain
 from fidtool.system.local_files import READ_SECONDS, in_time
+
+if TYPE_CHECKING:
+    from fidtool.system.console import Console
 
 
 def shown(text: str) -> str:
@@ -158,6 +160,8 @@ def check_early(
 
 def console_of(quiet: bool) -> Console:
     """Return the console of a command that measures."""
+    from fidtool.system.console import Console  # lazily, because it imports tqdm
+
     return Console(warnings=True, progress=not quiet, spelling=as_flag)
 
 

@@ -91,7 +91,7 @@ def test_help_and_usage_errors_wait_for_no_slow_import() -> None:
                                             for flag in ("--help", "--nonsense"))):
             with contextlib.suppress(SystemExit):
                 main(arguments)
-        print("imported:", *sorted({"torch", "numpy", "scipy"} & sys.modules.keys()))
+        print("imported:", *sorted({"torch", "numpy", "scipy", "tqdm"} & sys.modules.keys()))
     """
     run = subprocess.run(
         [sys.executable, "-c", program, *COMMANDS], capture_output=True, text=True, timeout=PATIENCE

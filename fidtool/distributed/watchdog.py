@@ -368,14 +368,16 @@ class Watchdog:
             f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
             "network is down"
         )
-        store_is_silent = now - self._last_contact > patience
-        if store_is_silent and launcher_serves_store():
-            return Failure(0, RunError(f"{server} did not respond {limit}"))
+        silent = []
         for rank, (_, seen) in self._heartbeats.items():
-            is_silent = self._last_contact - seen > patience
-            if store_is_silent:
-                is_silent = rank == 0
-            if is_silent and not self._has_left(rank):
+            if self._last_contact - seen > patience:
+                silent.append(rank)
+        if now - self._last_contact > patience:  # the store does not respond
+            if launcher_serves_store():
+                return Failure(0, RunError(f"{server} did not respond {limit}"))
+            silent = [0]  # also on rank zero, whose program may have its store elsewhere
+        for rank in silent:
+            if not self._has_left(rank):
                 return self._lost_rank(rank, f"sent no heartbeat {limit}")
         return None
 

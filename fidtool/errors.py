@@ -196,8 +196,8 @@ class FidtoolError(Exception):
         problem: what is wrong, and where.
         remedies: alternative ways to fix it, as phrases such as "pass more images". The message
             appends them after a semicolon, or after the colon that ends ``problem``.
-        setting: name of the setting that the error concerns, as `option` takes it, if the problem
-            does not name it first.
+        setting: name of the setting that the error concerns, as `option` takes it, if it is not the
+            first one that the problem names.
 
     Attributes:
         setting: the keyword of this setting, or the field of its metric's class; None for an error

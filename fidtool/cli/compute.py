@@ -202,15 +202,15 @@ def _publish(
     from fidtool.report.text import crop_lines, influence_lines
 
     form = form or _usual_format(evaluation)
-    for line in influence_lines(evaluation):
-        note(line)
-    if form not in ("table", "markdown", "latex"):  # which have them
-        for line in (*crop_lines(evaluation), *class_lines(evaluation)):
-            note(line)
     first = settings.asked[0].metric.numbers[0]
     values = [result.value(first.name) for result in evaluation.results]
     saved = {"": evaluation}
     try:
+        for line in influence_lines(evaluation):
+            note(line)
+        if form not in ("table", "markdown", "latex"):  # which have them
+            for line in (*crop_lines(evaluation), *class_lines(evaluation)):
+                note(line)
         lines = [repr(nan if value is None else value) for value in values]
         if form != "value":
             lines = lines_in(form, saved)

@@ -238,8 +238,8 @@ def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: st
 
     If there are ``suffixes``, it must end in one; ``remedies`` are further ones than another name.
     """
-    if "://" in name or name.endswith("/"):
-        raise InputError(f"{flag} must be a file on this machine, not {name}")
+    if not name or "://" in name or name.endswith("/"):
+        raise InputError(f"{flag} must be a file on this machine, not {name or 'an empty name'}")
     file = Path(name)
     if suffixes and file.suffix.lower() not in suffixes:
         stem = str(file.with_suffix("")).removesuffix(suffixes[0])

@@ -189,7 +189,7 @@ def report(result: str, output: str | None) -> Iterator[str]:
     if output is None and page.exists():
         problem = f"{page} exists, and may show images that are gone:"
         raise InputError(problem, "pass --output FILE.html")
-    page = output_file("--output", output or str(page), (".html",))
+    page = output_file("--output", str(page) if output is None else output, (".html",))
     check_shown({"report": page})
     if all(comparison.exhibit is None for comparison in evaluation.results):
         note(f"{result} is without the images of a page: it was computed without --report")

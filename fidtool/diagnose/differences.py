@@ -133,8 +133,7 @@ _FOLLOWING = {
 
 # What is said of a difference, by its code, with its values in place of the braces.
 _TEXTS = {
-    NOT_COMPARED: "too few images ({} in FAKE, {} in REAL) to compare brightness, colours, values, "
-    "variety and detail{}",
+    NOT_COMPARED: "{}",
     "other size": "{}: {}, which changes the distance; {}",
     "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: "
     "the resize to the network's input, a square, stretches them differently; crop REAL as for "
@@ -188,15 +187,15 @@ def pair_findings(
     With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts
     of lossy formats.
     """
-    differences = dict(_differences(Measures(real.records), Measures(fake.records), paired))
+    differences = list(_differences(Measures(real.records), Measures(fake.records), paired))
     explained = set[str]()
-    for code in differences:
+    for code, _ in differences:
         explained |= _FOLLOWING.get(code, set())
     for finding in own:
         if finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake):
             explained |= _OF_FAULTS
     findings = []
-    for code, values in differences.items():
+    for code, values in differences:
         if code not in explained:
             severity = _SEVERITIES.get(code, "medium")
             message = _TEXTS[code].format(*values)
@@ -215,7 +214,14 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
     if min(len(real), len(fake)) < _ENOUGH:
         can_differ = _most_certain(len(real), len(fake)) > _CERTAIN
         but = ", except where nearly all differ" if can_differ else ""
-        yield NOT_COMPARED, (len(fake), len(real), but)
+        few = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
+        compare = "to compare brightness, colours, values, variety and detail"
+        yield NOT_COMPARED, (f"{few} {compare}{but}",)
+    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.is_older]
+    if older:
+        files = f"the statistics of {' and '.join(older)} are of an earlier version"
+        remedy = "create them again to compare these as well"
+        yield NOT_COMPARED, (f"{files}, without the range and detail of images: {remedy}",)
 
 
 def _side_ratio(real: Measures, fake: Measures) -> float:

@@ -123,8 +123,11 @@ def _points(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArra
     brightness = thumbs[:, :BRIGHTNESS].astype(np.float32)
     mean = brightness.mean(axis=1, keepdims=True)
     colour = thumbs[:, BRIGHTNESS:] - np.float32(128.0)
-    parts = [brightness - mean, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean]
-    values = np.concatenate(parts, axis=1) / (tolerance[:, None] * np.sqrt(thumbs.shape[1]))
+    # In place, because sets may have half a million thumbnails.
+    brightness -= mean
+    parts = [brightness, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean]
+    values = np.concatenate(parts, axis=1, dtype=np.float64)
+    values /= tolerance[:, None] * np.sqrt(thumbs.shape[1])
     values -= values.mean(axis=0)
     _, components = np.linalg.eigh(values.T @ values)
     return np.asarray(values @ components[:, -_COORDINATES:])

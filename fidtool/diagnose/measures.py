@@ -44,6 +44,11 @@ class Measures:
         """
         return Measures(self.records[self.records["highest"] > 0])
 
+    @property
+    def is_older(self) -> bool:
+        """Whether an earlier version recorded them, without the range and detail."""
+        return not len(self.measured) and bool(self.records["high"].any())
+
     @cached_property
     def side(self) -> float:
         """Median side, in pixels, of squares with as many pixels as each image."""

@@ -39,7 +39,8 @@ class ModelFamily(NamedTuple):
     example: str = "resnet50"
 
 
-# To add a family, add a line here and a module of that name to this package with two functions.
+# To add a family, add a line here and a module of that name to `fidtool.features.models` with two
+# functions.
 # ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and returns a
 # `fidtool.features.weights.State`. ``build(choice, state)``, called on every rank, returns the
 # `fidtool.Network`.
@@ -255,7 +256,7 @@ def networks_of(value: object) -> list[NetworkChoice]:
         return [network for item in value for network in networks_of(item)]
     raise InputError(
         f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not "
-        f"{brief(value)}"
+        f"{brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__}"
     )
 
 

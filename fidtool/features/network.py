@@ -1,4 +1,4 @@
-"""Custom networks: what one is, and what identifies it."""
+"""Networks other than Inception: what one is, and how it is made ready to run."""
 
 from __future__ import annotations
 

@@ -99,6 +99,8 @@ class Preparation:
             raise InputError(
                 f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}"
             )
+        if self.edge is not None:  # NumPy's integers would overflow
+            object.__setattr__(self, "edge", int(self.edge))
         # Only Pillow's resize computes just the cropped part. With others, a very long image would
         # exhaust the memory.
         if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:

@@ -82,7 +82,7 @@ def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
     refuse_foreign(f"the weights file {path}", read_head(Files([str(path)])))
     reason = in_short(error)
-    if isinstance(error, pickle.UnpicklingError):  # torch's own message: read it unsafely
+    if isinstance(error, pickle.UnpicklingError):  # its message recommends reading it unsafely
         reason = "it was not written by torch.save, or contains more than tensors"
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
@@ -189,7 +189,7 @@ def silent_logging() -> Iterator[None]:
     silenced: list[logging.Filterer] = [root, *root.handlers]
     if logging.lastResort is not None:
         silenced.append(logging.lastResort)
-    for logger in root.manager.loggerDict.values():
+    for logger in [*root.manager.loggerDict.values()]:  # a copy: other threads may add some
         if isinstance(logger, logging.Logger):
             silenced += logger.handlers
     for filterer in silenced:

@@ -183,7 +183,8 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
     except DownloadError as error:
         raise RunError(
             f"{file.name} could not be downloaded from {url} ({error}):",
-            f"download {file.url} by hand and put it at {file.path}",
+            f"download {file.url} by hand and pass that file instead of {file.name}, or put it at "
+            f"{file.path}",
             f"set https_proxy, or {MIRROR} to a mirror",
         ) from None
     except _UNREADABLE as error:

@@ -361,7 +361,7 @@ def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) ->
     reals = []
     counts = []
     for result in results:
-        name = shorten(result.real.name.rstrip("/"))
+        name = shorten(result.real.name.rstrip("/") or result.real.name)
         reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
         counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
     for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):

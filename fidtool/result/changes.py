@@ -250,8 +250,9 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     for value in before.values:
         layer = value.features.layer
         names[layer] = layers.get(replace(value.features, layer=""), layer)
-    definitions = before.definitions.items()
-    return {names.get(layer, layer): definition for layer, definition in definitions}
+    # Those that have another layer come last, and replace others.
+    ordered = sorted(before.definitions, key=lambda layer: names.get(layer, layer) != layer)
+    return {names.get(layer, layer): before.definitions[layer] for layer in ordered}
 
 
 def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError
-from fidtool.features.choice import MODEL_FAMILIES, networks_of
+from fidtool.features.choice import MODEL_FAMILIES, NetworkChoice, networks_of
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
@@ -219,13 +219,18 @@ class _Requirements:
         self._equal("protocol", protocol, expected_protocol, doubt=doubt)
 
     def _further_networks(self) -> None:
+        names = {value.features.layer: value.features.network for value in self.result.values}
         for layer, definition in self.evaluation.definitions.items():
-            if layer == FEATURES or definition is None:
+            if layer == FEATURES:
                 continue
-            expected = self.further.get(definition.extractor)
-            if expected is not None:
-                name = f"protocol of {definition.extractor}"
-                self._equal(name, definition.protocol_name, expected)
+            choice = NetworkChoice(names.get(layer, ""))  # of a file that does not state it
+            extractor = protocol = None
+            if definition is not None:
+                extractor = definition.extractor
+                protocol = definition.protocol_name
+            for network, expected in self.further.items():
+                if expected and (network == extractor or choice.made(network)):
+                    self._equal(f"protocol of {network}", protocol, expected)
 
     def _sets(self) -> dict[str, SetResult]:
         return {"REAL": self.real, "FAKE": self.fake}

@@ -143,8 +143,9 @@ class _ComparisonBuilder:
         inspections: Inspections = (None, None)
         uncertainties = {}
         if self.plan.settings.diagnose:
-            inspections = self._inspect()
-            diagnosis = self._diagnose(inspections)
+            with self.run.clock("diagnosis"):
+                inspections = self._inspect()
+                diagnosis = self._diagnose(inspections)
             uncertainties = self._estimate_uncertainties(diagnosis)
         if self.classes is not None:
             for text in class_warnings(self.classes, real, self.computed.numbers, self.plan):
@@ -202,13 +203,12 @@ class _ComparisonBuilder:
         return real, _inspect_set(self.fake, self.content_of_fake)
 
     def _diagnose(self, inspections: Inspections) -> Diagnosis:
-        with self.run.clock("diagnosis"):
-            diagnosis = diagnose(
-                *inspections,
-                self.plan.settings.max_duplicates,
-                bool(self.fake.pairs),
-                self.run.console.shown,
-            )
+        diagnosis = diagnose(
+            *inspections,
+            self.plan.settings.max_duplicates,
+            bool(self.fake.pairs),
+            self.run.console.shown,
+        )
         self.warnings += diagnosis.lines
         return diagnosis
 

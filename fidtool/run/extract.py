@@ -347,7 +347,15 @@ class Extraction:
 
 def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
     """Read several batches before it yields the first, so that threads can work on all of them."""
-    while read := list(islice(batches, count)):
+    while True:
+        read: list[Batch] = []
+        try:
+            read.extend(islice(batches, count))
+        except Exception:
+            yield from read  # whatever is wrong with them is raised first
+            raise
+        if not read:
+            return
         yield from read
 
 

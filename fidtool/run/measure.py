@@ -445,7 +445,7 @@ class Measurer:
         if lacking:
             line += f", not those of {' and '.join(lacking)}"
         else:
-            self.cached.append(images.path)
+            self.cached.append(planned.path)
         self._run.console.say(line)
         pictures = found.pictures
         if pictures is not None:

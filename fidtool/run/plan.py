@@ -388,7 +388,8 @@ def _find_common_definition(
             again = "make all with one network (`fidtool stats`)"
             if stated is not None:
                 whose = f" (of {stated.extractor})"
-                # Of a layer of Inception, and not other than in another file.
+                # Another layer of Inception would fit, and the dimensions are not those of another
+                # file.
                 if stated.standard and reference is own and (own is None or own.standard):
                     again = f"choose {option('dims', part.dims)}"
             raise InputError(

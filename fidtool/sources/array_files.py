@@ -222,7 +222,7 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
         if name == "__metadata__":
             continue
         shape = tuple(int(side) for side in entry["shape"])
-        dtype = _safetensors_dtype(entry["dtype"])
+        dtype = _safetensors_dtype(str(entry["dtype"]))
         first, last = entry["data_offsets"]
         if dtype != _UNKNOWN and (first < 0 or last - first != prod(shape) * dtype.itemsize):
             raise ValueError(f"{name} has {last - first} bytes, which does not match its shape")

@@ -66,14 +66,17 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
             return 2
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
     hint = hint_of_videos(shape)
+    remedies = []  # apart, because a setting in the problem would be what the error is about
     if axes == 3:
-        hint = "; for a single image, use array[None]"
+        remedies.append("for a single image, use array[None]")
     elif is_vectors:
-        hint = f"; `compute` takes features of images, NxD, with {option('features', True)}"
+        features = option("features", True)
+        remedies.append(f"`compute` takes features of images, NxD, with {features}")
     if single:
         text = text.partition("x")[2]
         needed = needed.replace("N", "")
-    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint}")
+    problem = f"{what} has the shape {text}; images must have the shape {needed}{hint}"
+    raise InputError(problem, *remedies)
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:

@@ -378,9 +378,10 @@ def _choices(inside: str, path: str) -> list[str]:
     span = _RANGE.fullmatch(inside)
     if span is None:
         return inside.split(",")
-    numbers = range(int(span[1]), int(span[2]) + 1)
-    if not 0 < len(numbers) <= _MOST:
+    first = int(span[1])
+    last = int(span[2])
+    if not 0 <= last - first < _MOST:
         raise InputError(
             f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers"
         )
-    return [str(number).zfill(len(span[1])) for number in numbers]
+    return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

@@ -5,6 +5,7 @@ suffixes.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import heapq
 import io
@@ -150,7 +151,7 @@ def _list_files(path: str, files: Files, value_range: ValueRange | None) -> Imag
     if is_list or not files.remote:
         head = read_head(files)
     content = container_of(head)
-    if format_of(head) and not is_list:
+    if not content and not is_list and format_of(head):
         content = "an image"
     module, usual_content = FILE_KINDS.get(suffix, ("", ""))
     if suffix and content and content != usual_content:
@@ -280,7 +281,7 @@ def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterat
 
 _STDINS = (STDIN, "/dev/stdin")
 _JSON_LINES = ".jsonl"
-# Usual names of a column of paths, as `fold`.
+# Usual names of a column of paths, as `fold` returns them.
 _COLUMNS = frozenset(
     {"path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath"}
 )
@@ -325,7 +326,8 @@ def list_paths(
         prefix = os.path.join(os.path.dirname(name), "")
     whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
     _refuse_repeated(what, whole, entries)
-    if not set(entries).isdisjoint(whole):  # some are absolute
+    pairs = zip(whole, entries, strict=True)
+    if any(address.path == entry.path for address, entry in pairs):  # some are absolute
         entries = whole
         prefix = ""
     entries.sort()
@@ -337,14 +339,14 @@ def list_paths(
     return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
 
 
-def _opened_list(path: str, files: Files | None) -> BinaryIO:
+def _opened_list(path: str, files: Files | None) -> contextlib.AbstractContextManager[BinaryIO]:
     if files is not None:
         return files.open(0)
     if path not in _STDINS:
         return io.BytesIO(read_file(path))
     if sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
-    return io.BytesIO(sys.stdin.buffer.read())
+    return contextlib.nullcontext(sys.stdin.buffer)  # it may be endless, and is read line by line
 
 
 def _address(what: str, prefix: str, path: str) -> str:
@@ -444,7 +446,7 @@ def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterato
 
 def _can_be_path(value: Any) -> bool:
     try:
-        return isinstance(value, str) and b"\0" not in os.fsencode(value or "\0")
+        return isinstance(value, str) and value != "" and b"\0" not in os.fsencode(value)
     except ValueError:  # lone surrogates that stand for no byte
         return False
 

@@ -119,7 +119,9 @@ class RemoteFiles(Files):
     def changed(self) -> list[str]:
         if not self.versioned or _IN_COMMIT.match(self.paths[0]):
             return []
-        checked = range(0, len(self.paths), 1 + len(self.paths) // _CHECKED)
+        count = len(self.paths)
+        spread = np.linspace(0, count - 1, min(count, _CHECKED)).astype(np.int64)
+        checked = np.unique(spread).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             verdicts = list(pool.map(self._has_changed, checked))
         return [self.paths[file] for file in itertools.compress(checked, verdicts)]

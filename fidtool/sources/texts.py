@@ -75,7 +75,8 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """Read the texts that a setting names: a .csv, .tsv, .jsonl or .txt, or a folder of .txt files.
 
     Args:
-        columns: usual names of the column of texts, as `fidtool.names.fold`.
+        columns: usual names of the column of texts, as `fidtool.names.fold` returns
+            them.
 
     Raises:
         InputError: if the file cannot be read, or has no such column, or an image twice with

@@ -69,7 +69,8 @@ class DaemonThreads:
 
     Args:
         count: number of threads.
-        prepare: is called in each thread before its first work.
+        prepare: is called in each thread before its first work. Such threads may be inside a
+            library when the program exits, which then waits for them for a short time.
     """
 
     def __init__(self, count: int, prepare: Callable[[], None] | None = None) -> None:
@@ -81,7 +82,8 @@ class DaemonThreads:
         ]
         for thread in self._threads:
             thread.start()
-            _all.add(thread)
+            if prepare is not None:
+                _all.add(thread)  # it may be inside a library's C++ code at exit
 
     def submit(self, work: Callable[..., T], *items: Any) -> Future[T]:
         """Return the future result of ``work(*items)``. The first free thread computes it."""
@@ -96,10 +98,13 @@ class DaemonThreads:
         return future
 
     def close(self, seconds: float) -> None:
-        """Stop the threads after their current work, and wait at most ``seconds`` for that."""
+        """Stop the threads after their current work, and wait at most ``seconds`` for that; with 0
+        seconds, this can be called in any thread, also in one of these.
+        """
         for _ in self._threads:
             self._jobs.put(None)
-        join(self._threads, seconds)
+        if seconds > 0:
+            join(self._threads, seconds)
 
     def _run(self) -> None:
         if self._prepare is not None:

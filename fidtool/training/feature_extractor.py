@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import os
 import pickle
@@ -154,7 +155,7 @@ class SharedExtractor(Shared):
             _Pickler(written).dump(self._arguments[0])
         except Exception:  # a custom module may raise anything
             return object()
-        return self.definition, written.getvalue()
+        return self.definition, hashlib.sha256(written.getvalue()).hexdigest()
 
 
 # The networks of the metrics that a program has, by their content.

@@ -431,7 +431,7 @@ def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Ten
 
 
 class _Call(NamedTuple):
-    """A call of `gather_with_grad`, of which it is the ``number``."""
+    """The ``number``-th call of `gather_with_grad`, for its backward."""
 
     ranks: Ranks
     lengths: list[int]

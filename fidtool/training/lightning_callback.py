@@ -153,7 +153,6 @@ class FIDCallback(Base):
         self.metrics = _classes(metrics)
         self.model_weights: ModelWeights = _MODEL_WEIGHTS.check(model_weights)
         self._called = name or FID.name
-        # None would replace what a functools.partial in `metrics` passes.
         options = {
             "feature": feature,
             "protocol": protocol,
@@ -163,6 +162,7 @@ class FIDCallback(Base):
             "sync_timeout": sync_timeout,
             "name": f"of FIDCallback {self._called!r}",
         }
+        # None would replace what a functools.partial in `metrics` passes.
         self._options: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None
         }
@@ -404,7 +404,8 @@ def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
     """Validate ``metrics`` of `FIDCallback`."""
     if isinstance(metrics, str) or callable(metrics):
         metrics = [metrics]
-    for metric in metrics or [None]:
+    classes = tuple(metrics or [None])
+    for metric in classes:
         # Such as torchmetrics'.
         foreign = isinstance(metric, type) and not issubclass(metric, ImageMetric)
         if foreign or isinstance(metric, nn.Module) or not callable(metric):
@@ -412,4 +413,4 @@ def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
                 "metrics takes classes such as fidtool.training.KernelInceptionDistance, not "
                 f"{brief(metric)}"
             )
-    return tuple(metrics)
+    return classes

@@ -185,8 +185,7 @@ def _warn_of_other_samples(
     if differ_in_some > most_in_some or (differ_in_all > most_in_all and not floats_only):
         warn_program(
             f"{differ_in_some} of {count} samples were left out, because other ones have the same "
-            "index: "
-            "give each sample of all ranks and data sets a number of its own (if a sampler "
+            "index: give each sample of all ranks and data sets a number of its own (if a sampler "
             "repeated samples whose outputs are random, none is missing)"
         )
 

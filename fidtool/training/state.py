@@ -190,9 +190,7 @@ class MetricState(Generic[Rows]):
         Each image is restored on one rank only. Also returns warnings if this rank's images are not
         restored.
         """
-        header = self._header_of(state)
-        saved_rank = header["rank"]
-        saved_size = header["size"]
+        header, saved_rank, saved_size = self._header_of(state)
         restored = self.emptied()
         of_all_ranks = saved_rank == ALL or saved_size == 1
         if of_all_ranks and group_rank > 0:
@@ -227,12 +225,14 @@ class MetricState(Generic[Rows]):
             restored.evaluated = restored.stale  # also when saved before the next update
         return restored, []
 
-    def _header_of(self, state: State) -> dict[str, Any]:
+    def _header_of(self, state: State) -> tuple[dict[str, Any], Any, Any]:
+        """Return the header of a state, with the rank that saved it and the number of ranks."""
         try:
             header: dict[str, Any] = json.loads(bytes(state[HEADER].tolist()))
             check_same_settings(
                 {"the checkpoint": header["settings"], "this metric": self._saved_settings()}
             )
+            return header, header["rank"], header["size"]
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -240,7 +240,6 @@ class MetricState(Generic[Rows]):
                 "the checkpoint has no valid definition of its features: this metric did not "
                 "save it"
             ) from error
-        return header
 
 
 def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:

@@ -21,7 +21,6 @@ from fidtool.reading.loader import load
 from fidtool.sources import remote
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.system import download
-from fidtool.system.background import CALL
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY
@@ -361,7 +360,7 @@ def test_an_iterator_that_is_given_up_requests_no_more(
     contents.close()  # type: ignore[attr-defined]
     silent.set()
     deadline = time.monotonic() + PATIENCE
-    while any(thread.name == CALL for thread in {*threading.enumerate()} - before):
+    while any(thread.name.startswith("fidtool-") for thread in {*threading.enumerate()} - before):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(asked) < 6

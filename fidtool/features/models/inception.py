@@ -520,6 +520,10 @@ def download(say: Say, classifier: bool = False) -> Weights:
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
         "FIDTOOL_WEIGHTS=FILE"
     ]
+    ways.append(
+        "run `fidtool weights --download` on a machine with internet access and copy the cache "
+        "folder (FIDTOOL_CACHE)"
+    )
     if classifier:
         wanted += " with the classifier"
         ways[0] = (

@@ -38,7 +38,7 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     of a factory see `fidtool.system.user_code.load`. A network that the program passed has the name
     of its module's class.
     """
-    if isinstance(choice.given, Network):
+    if choice.given is not None:
         return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _from_program(choice)

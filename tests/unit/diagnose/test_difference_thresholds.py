@@ -263,12 +263,12 @@ def test_the_message_states_the_part_that_has_detail(kept: int) -> None:
         )
 
 
-def test_what_records_lack_is_not_compared() -> None:
+def test_what_records_of_earlier_versions_lack_is_not_compared() -> None:
     unknown = ["lowest", "highest", "bands", "repeats"]
     for pair in (stretched(100, 0), less_detail(9), repeated(50)):
         assert len(codes(pair)) == 1
         pair[0].records[unknown] = np.zeros(1, pair[0].records[unknown].dtype)
-        assert codes(pair) == []
+        assert codes(pair) == ["not compared"]
 
 
 def test_a_sample_of_the_images_has_detail() -> None:
@@ -403,6 +403,12 @@ def test_the_detail_of_black_images_is_not_compared() -> None:
     for field in ("low", "high", "lowest", "highest", "bands", "repeats"):
         fake.records[field][-80:] = 0
     assert codes((real, fake)) == ["repeated pixels"], "half of those that are not black"
+    for field in ("lowest", "highest", "bands", "repeats"):
+        real.records[field] = 0
+    real.records["low"][-50:] = 0
+    real.records["high"][:50] = 250
+    real.records["high"][-50:] = 0
+    assert codes((real, fake)) == ["not compared"], "the others are of an earlier version"
 
 
 @pytest.mark.parametrize("step", [1, 3, 5])

@@ -82,7 +82,7 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     Raises:
         InputError: if there is no such part, or there are fewer batches than parts.
     """
-    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    match = re.fullmatch(r"(\d+)/(\d+)", f"{part}")
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
         raise InputError(

@@ -10,7 +10,6 @@ import contextlib
 import io
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,13 +89,12 @@ class ImageProperties:
 
     @classmethod
     def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
-        total = Counter[str]()
-        most_bands = 0
-        for part in parts:
-            total.update(vars(part))
-            most_bands = max(most_bands, part.most_bands)
-        total["most_bands"] = most_bands
-        return cls(**total)
+        rows = [tuple(vars(part).values()) for part in parts]
+        if not rows:
+            return cls()
+        *counts, bands = zip(*rows, strict=True)
+        totals = [*map(sum, counts), max(bands)]
+        return cls(*totals)
 
 
 @dataclass(frozen=True)

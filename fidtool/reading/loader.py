@@ -231,7 +231,7 @@ def unusable_file(problem: str) -> InputError:
 
 
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
-    """Return an image that cannot be decoded as it is recorded, or raises the error that ends the
+    """Return an image that cannot be decoded as it is recorded, or raise the error that ends the
     run.
     """
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):

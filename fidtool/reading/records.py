@@ -463,6 +463,8 @@ class ImageRecords:
         stamps = arrays.get(STAMPS, _NO_STAMPS)
         if not (
             len(records) == len(names) == count
+            and arrays["records"].shape == (count,)
+            and details.shape == (count, _DETAIL.itemsize)
             and all(records[name].all() for name in ("height", "width", "values"))
             and stamps.dtype == np.int64
             and stamps.shape in ((0, 2), (count, 2))

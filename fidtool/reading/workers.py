@@ -191,14 +191,14 @@ class Workers(Generic[Task, Result]):
 def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
-    process.start()
-    theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
     seconds = min(patience, 1e9)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    end = _socket_of(ours)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    return _Worker(process, ours, end)
+    with _socket_of(ours) as end:  # closed before the fork, which would keep it open
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    process.start()
+    theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
+    return _Worker(process, ours, _socket_of(ours))
 
 
 def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
@@ -256,8 +256,8 @@ def _sendable(error: BaseException | None) -> Any:
     """
     if error is None:
         return None
-    wrapped = ExceptionWithTraceback(error, error.__traceback__)
     try:
+        wrapped = ExceptionWithTraceback(error, error.__traceback__)
         pickle.loads(pickle.dumps(wrapped))
     except Exception:  # the program's exception class may raise anything
         return None

@@ -130,7 +130,7 @@ class Checkpoint:
         return left
 
     def _add(self, part: Part, total: Accumulator) -> str:
-        """Add a part to statistics; returns why it cannot be used, if it cannot."""
+        """Add a part to statistics; return why it cannot be used, if it cannot."""
         files = {self._file(part): total}
         if total.partner is not None:
             files[self._file(part, partner=True)] = total.partner

@@ -214,7 +214,10 @@ class NamedArrays:
         """Yield the rows of an array, of an archive a part at a time unless they are stored by
         column.
         """
-        if self._archive is None or isinstance(header, np.ndarray) or not header.strides:
+        if isinstance(header, np.ndarray):
+            yield header
+            return
+        if self._archive is None or not header.strides:
             yield self.array(name)
             return
         row = header.strides[0]

@@ -540,3 +540,19 @@ def test_an_iterable_cannot_be_used_twice(
     pair = iter(pixels)
     with pytest.raises(InputError, match="no images in real: the iterable yielded none"):
         fidtool.compute(pair, pair, crop="adm:32", **SETTINGS)
+
+
+def test_a_bad_image_is_named_before_a_later_failure_of_the_iterable(
+    place: Path,
+) -> None:
+    """However many batches are read ahead of the first forward pass."""
+    pixels = pixels_in(place / "images")
+
+    def images() -> Iterator[object]:
+        yield pixels[0]
+        yield b"no image"
+        raise ValueError("later")
+
+    settings = {"extractor": TINY, "batch_size": 1, "num_workers": 0, "device": "cpu"}
+    with pytest.raises(fidtool.InputError, match=r"cannot decode fake\[1\]"):
+        fidtool.compute(pixels, images(), **settings, cache=False)

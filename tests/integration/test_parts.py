@@ -506,3 +506,9 @@ def test_a_list_in_memory_grows(environment: dict[str, str], passed: list[int]) 
         InputError, match=r"1 image of images changed after since was computed \(\[2\]\)"
     ):
         fidtool.compute_statistics([*rows[:2], rows[5], *rows[3:]], since=before, **settings)
+
+
+def test_a_part_is_named_by_its_number_and_how_many_there_are() -> None:
+    images = np.zeros((4, 8, 8, 3), dtype=np.uint8)
+    with pytest.raises(fidtool.InputError, match="there is no part 3: pass its number and how"):
+        fidtool.compute_statistics(images, part=3)  # type: ignore[arg-type]

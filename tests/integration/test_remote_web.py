@@ -457,3 +457,19 @@ def test_objects_beyond_the_limit_are_refused(
     run = here("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     assert run.status == 2
     assert "bytes; an image file may have at most" in run.error
+
+
+def test_versions_of_many_objects_are_compared_up_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = set[str]()
+
+    def object_info(url: str) -> dict[str, object]:
+        asked.add(url)
+        return {"size": 1, "etag": url}
+
+    monkeypatch.setattr(remote, "object_info", object_info)
+    names = Names(f"{number:04}.png" for number in range(1500)).after("s3://bucket/")
+    stamps = np.ones((1500, 5), dtype=np.int64)
+    assert len(remote.RemoteFiles(names, stamps).changed()) == len(asked) == 1024
+    assert {"s3://bucket/0000.png", "s3://bucket/1499.png"} < asked

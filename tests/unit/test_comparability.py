@@ -14,9 +14,10 @@ from fidtool.features.protocol import INCEPTION, Definition, find_protocol, ince
 from fidtool.references.catalogue import REFERENCES
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.result.values import Features
 from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
-from support.report_samples import bare
+from support.report_samples import bare, known_of
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
 ADM_PARTS = {"part_size": 5000, "bias": False}
@@ -59,8 +60,8 @@ def result(
         fakes: number of generated images.
         order: what the parts of the Inception Score in stored order have of that of random parts.
         changes: ``protocol``, ``network`` (its extractor and dims), ``settings``, ``framing`` (of
-            REAL), ``layers`` (definitions of further networks), facts about ``of_real`` and
-            ``of_fake``, and ``config``.
+            REAL), ``layers`` (definitions of further networks) and ``further`` (their values),
+            facts about ``of_real`` and ``of_fake``, and ``config``.
     """
     usual: dict[str, Any] = {
         "stated": True,
@@ -76,11 +77,16 @@ def result(
         | changes.get("of_real", {})
     )
     evaluation = bare("fake/", real=real)
+    values = {"fid": 1.0}
+    if order is not None:
+        values["is_order"] = order
+    further = changes.get("further", ())
     comparison = replace(
         evaluation.results[0],
+        known=(*evaluation.results[0].known, *further),
         real=SetResult(real, count, framing=changes.get("framing"), **of_real),
         fake=SetResult("fake/", fakes, **usual | changes.get("of_fake", {})),
-        metrics={"fid": 1.0} if order is None else {"fid": 1.0, "is_order": order},
+        metrics=values | {value.key: 1.0 for value in further},
     )
     first = definition(changes.get("protocol", "tensorflow"), **changes.get("network", {}))
     return replace(
@@ -174,6 +180,15 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         )
         for name, verdict in (("torch", "yes"), ("pil", "no"), (None, "not known"))
     },
+    "FID and FD-DINOv2 of EDM2, from a file that does not state the network": (
+        result(
+            "edm2:img512",
+            **OF_EDM2,
+            layers={"dinov2": None, "spatial": None},
+            further=known_of(Features("dinov2", "dinov2", 1024, "dinov2"), "fid"),
+        ),
+        {**EDM2, f"protocol of {DINOV2}": "not known"},
+    ),
     **{
         f"FD-DINOv2 of EDM2 alone, with the resize {name}": (
             result(

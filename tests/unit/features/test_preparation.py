@@ -111,3 +111,11 @@ def test_settings_without_effect_on_a_passed_network_are_refused(setting: dict[s
     network = fidtool.Network(nn.AvgPool2d(4), input_size=4)
     with pytest.raises(fidtool.InputError, match=f"^{next(iter(setting))} is for "):
         Settings(extractor=network, **setting)
+
+
+def test_an_edge_of_numpy_is_an_integer() -> None:
+    """In 16 bits the product with a side would overflow."""
+    preparation = Preparation("pillow-bicubic", "shorter edge", np.int16(256))  # type: ignore[arg-type]
+    assert type(preparation.edge) is int
+    same = Preparation("pillow-bicubic", "shorter edge", 256)
+    assert preparation.frame(500, 600, 224) == same.frame(500, 600, 224)

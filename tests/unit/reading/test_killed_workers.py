@@ -331,3 +331,22 @@ def test_memory_that_the_system_does_not_take_back() -> None:
         buffer = workers.Buffer(1, lambda: worker, memory)  # type: ignore[arg-type]
         buffer.free()
     assert worker.idle == [buffer]
+
+
+class UnprintableError(Exception):
+    """An exception of a program, of which a traceback cannot be made."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ZeroDivisionError(name)
+
+
+def fail_unprintably(task: int, allocate: Allocate) -> int:
+    raise RunError("what is wrong") from UnprintableError()
+
+
+def test_a_cause_that_cannot_be_printed_does_not_end_the_worker() -> None:
+    started: Workers[int, int] = Workers(fail_unprintably, 1, PATIENCE)
+    started.send(0)
+    with pytest.raises(RunError, match="what is wrong"):
+        started.result()
+    started.end()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidtool.errors import InputError
 from fidtool.sources.image_set import Names, Numbered
 from fidtool.sources.kinds import expand_braces
 
@@ -54,3 +55,8 @@ def test_many_names_take_little_more_memory_than_their_characters() -> None:
 )
 def test_braces(pattern: str, names: list[str]) -> None:
     assert expand_braces(pattern) == names
+
+
+def test_braces_with_numbers_beyond_those_of_a_machine() -> None:
+    with pytest.raises(InputError, match="is an empty range or has more than"):
+        expand_braces(f"a{{0..{10**30}}}.png")

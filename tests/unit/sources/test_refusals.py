@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -278,3 +280,10 @@ def test_videos_in_an_npz_need_no_key(tmp_path: Path) -> None:
     with pytest.raises(fidtool.InputError, match=r"pass x.reshape\(-1, \*x.shape\[2:\]\)"):
         fidtool.compute(tmp_path / "v.npz", tmp_path / "both.npz", device="cpu")
     assert len(open_images(str(tmp_path / "both.npz"))) == 2
+
+
+def test_an_archive_whose_first_name_begins_like_an_image(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("GIF89a/1.png")
+        archive.addfile(member, io.BytesIO(b""))
+    assert list(open_images(str(tmp_path / "a.tar")).stored) == ["GIF89a/1.png"]

@@ -105,6 +105,13 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
             {name: each for name, each in old_state().items() if name != "header"}
         )
     said["no definition"] = str(error.value)
+    state = trained_metric().state_dict()
+    header = json.loads(bytes(state["header"].tolist()))
+    del header["rank"]
+    state["header"] = torch.tensor(list(json.dumps(header).encode()), dtype=torch.uint8)
+    with pytest.raises(fidtool.InputError) as error:
+        trained_metric().load_state_dict(state)
+    assert str(error.value) == said["no definition"], "one without the rank that saved it"
     with pytest.raises(fidtool.InputError) as error:
         trained_metric().load_state_dict(
             {**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)}

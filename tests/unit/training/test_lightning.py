@@ -277,6 +277,8 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             match=r"takes classes such as fidtool.training.KernelInception.*, not",
         ):
             FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
+    given = FIDCallback("generate", tmp_path / "real", metrics=(each for each in metrics))
+    assert given.metrics == tuple(metrics)
     twice = FIDCallback(
         "generate",
         tmp_path / "real",

@@ -282,14 +282,14 @@ def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE)
     results = evaluation.results
     basis = evaluation.basis(value)
     title = value.short_title
-    real = describe_set(results[0].real, longest)
+    real = set_text(results[0].real, longest)
     if len(results) == 1:
-        return f"{title} of {describe_set(results[0].fake, longest)} against {real}", basis
+        return f"{title} of {set_text(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])
     return f"{title} of {len(results)} sets against {real}", f"{basis}; {counts} per set"
 
 
-def describe_set(images: SetResult, longest: int = _LONGEST_LINE) -> str:
+def set_text(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     """Return the name of a set, the number of its images, and how they were framed."""
     count = images_of([images.count])
     if images.count is not None and images.found not in (None, images.count):

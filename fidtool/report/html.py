@@ -21,7 +21,7 @@ from fidtool.errors import SEVERITIES, Spelling, as_argument, option, reason_of,
 from fidtool.names import command_line, format_count, images_of, legible, short_names, shorten
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.lookup import ImageLookup
-from fidtool.report.charts import describe_set, page_charts, title_of
+from fidtool.report.charts import page_charts, set_text, title_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded_text
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines
 from fidtool.result.evaluation import Evaluation
@@ -101,7 +101,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         class_rows,
         class_summaries,
         command_line,
-        describe_set,
+        set_text,
         duplicates_of,
         findings_of,
         heldout_lines,

@@ -52,6 +52,8 @@ one of these.
 """
 Spelling = Callable[[str | MetricSetting, object], str]
 """Formats the name of a setting and its value, see `option`."""
+Say = Callable[[str], None]
+"""Shows a line to the user."""
 # Separates the parts of a `MetricSetting` in a message.
 _WITHIN = "\x04"
 # A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be

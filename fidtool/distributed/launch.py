@@ -56,6 +56,11 @@ def launcher_serves_store() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
+def lost_store(reason: str, cause: str) -> str:
+    """Return the message about a rendezvous store that closed the connection."""
+    return f"lost the connection to the rendezvous store ({reason}): {cause}"
+
+
 def restart_count() -> str:
     """Number of times that torchrun has restarted the ranks."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -15,7 +15,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.distributed import signals
-from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
+from fidtool.distributed.launch import (
+    Launch,
+    discover,
+    launcher_serves_store,
+    lost_store,
+    restart_count,
+)
 from fidtool.distributed.watchdog import (
     Failure,
     LostContactError,
@@ -232,10 +238,8 @@ class GroupRendezvous:
             except FidtoolError:
                 raise
             except RuntimeError as error:
-                lost = f"lost the connection to the rendezvous store ({first_line(error)})"
-                raise RunError(
-                    f"{purpose}: {lost}: rank 0 or the launcher may have exited"
-                ) from None
+                lost = lost_store(first_line(error), "rank 0 or the launcher may have exited")
+                raise RunError(f"{purpose}: {lost}") from None
         entries = zip(self._ranks, decision.entries, strict=True)
         missing = [rank for rank, entry in entries if entry is None]
         if missing:

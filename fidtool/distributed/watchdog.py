@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.launch import launcher_serves_store
+from fidtool.distributed.launch import launcher_serves_store, lost_store
 from fidtool.errors import FidtoolError, RunError, StoppedError, as_fidtool_error, option
 from fidtool.system.background import call_with_timeout
 
@@ -361,8 +361,8 @@ class Watchdog:
             server = f"the launcher at {host}:{port}"
         if self._store_error:
             cause = f"{server} exited or its machine is down"
-            message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-            return Failure(0, RunError(message), lost=0 not in self._visible)
+            error = RunError(lost_store(self._store_error, cause))
+            return Failure(0, error, lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = (
             f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import RunError, about, missing_package
+from fidtool.errors import RunError, Say, about, missing_package
 from fidtool.features.choice import NetworkChoice, no_protocol
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
@@ -26,7 +26,7 @@ from fidtool.features.protocol import (
     find_protocol,
 )
 from fidtool.features.resize import Preparation
-from fidtool.features.weights import Say, State
+from fidtool.features.weights import State
 
 # Largest accepted difference between the features of an image alone and in a batch, relative to
 # their norm. In bfloat16 they differ, because different kernels run.

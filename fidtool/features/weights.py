@@ -9,7 +9,7 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, in_short, message_of, option, redact
+from fidtool.errors import InputError, RunError, Say, in_short, message_of, option, redact
 from fidtool.features.choice import NetworkChoice
 from fidtool.names import shorten
 from fidtool.sources.contents import Files, read_head
@@ -27,8 +27,6 @@ from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
 from fidtool.system.local_files import check_file
 
-Say = Callable[[str], None]
-"""Shows a line to the user."""
 StateDict = dict[str, Tensor]
 HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 """What to set to get weights of the Hugging Face Hub in another way."""

@@ -8,13 +8,13 @@ import time
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, Say
 from fidtool.references.catalogue import FEATURES, Reference
 from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
 from fidtool.system.download import DownloadError, RemoteFile, megabytes
@@ -36,7 +36,6 @@ _UNREADABLE = (
     EOFError,
     ValueError,
 )
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

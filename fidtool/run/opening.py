@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fidtool.errors import InputError, ResultWarning, option
+from fidtool.errors import InputError, ResultWarning, Say, option
 from fidtool.features.choice import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -35,7 +35,6 @@ from fidtool.run.sets import (
     Content,
     RequestedSet,
     Role,
-    Say,
     SetNeeds,
     SetPlan,
     pair_up,

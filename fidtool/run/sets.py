@@ -5,11 +5,11 @@ is needed of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fidtool.errors import InputError, ResultWarning, option
+from fidtool.errors import InputError, ResultWarning, Say, option
 from fidtool.features.protocol import FEATURES, PIXELS
 from fidtool.metrics.pairs import PairMetric
 from fidtool.settings.settings import Settings
@@ -18,9 +18,6 @@ from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.sources.pairing import pair_images
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
-
-Say = Callable[[str], None]
-"""Prints information."""
 
 
 @dataclass(frozen=True)

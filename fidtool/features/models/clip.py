@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import computing_on
 from fidtool.features.hashes import digest_of
@@ -27,7 +27,6 @@ from fidtool.features.network import Network, freeze
 from fidtool.features.resize import Framing, Preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
-    Say,
     State,
     StateDict,
     downloading,

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
 from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 from fidtool.features.weights import (
-    Say,
     State,
     StateDict,
     downloading,

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.models.timm import fetch_weights
 from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
-from fidtool.features.weights import Say, State, load_strictly
+from fidtool.features.weights import State, load_strictly
 from fidtool.names import closest, unknown_name
 
 

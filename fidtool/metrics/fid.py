@@ -25,8 +25,15 @@ POINTS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class FID(Metric):
-    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's
-    features.
+    """Fréchet Inception Distance (Heusel et al. 2017).
+
+    |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½) of the means and covariances of the extractor's features
+    in float64. The value is at least 0, and 0 for equal sets. Of another network than Inception it
+    is called FD.
+
+    Raises:
+        InputError: if the features are not finite.
+        RunError: if the distance cannot be computed, see `fidtool.frechet_distance`.
     """
 
     name = "fid"
@@ -60,8 +67,13 @@ class FID(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SpatialFID(FID):
-    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average
-    pooling.
+    """sFID (Nash et al. 2021), as in ADM's evaluator: the `FID` of spatial features.
+
+    They are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at 17 x 17 places, 2023
+    features per image, and so depend on where things are in an image.
+
+    Raises:
+        InputError: if the extractor is not Inception, or ``dims`` is 64 or 192.
     """
 
     name = "sfid"
@@ -92,8 +104,15 @@ class SpatialFID(FID):
 
 @dataclass(frozen=True, kw_only=True)
 class FIDInfinity(Metric):
-    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a
-    line in 1/N.
+    """FID-infinity (Chong & Forsyth 2020): the `FID` extrapolated to infinitely many generated
+    images.
+
+    The FID is computed at `POINTS` numbers N of images of FAKE, from `FEWEST_IMAGES` to all, and
+    fitted by a line in 1/N. The value is the line at 0, with its standard error.
+
+    Raises:
+        TooFewImagesError: if FAKE has fewer than `FEWEST_IMAGES` + `POINTS` - 1 images.
+        InputError: if the features have `FEWEST_IMAGES` or more dimensions.
     """
 
     name = "fid-infinity"

@@ -18,8 +18,16 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
-    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over
-    random subsets.
+    """Kernel Inception Distance (Bińkowski et al. 2018).
+
+    The unbiased estimate of the squared MMD with the kernel (<x, y> / D + 1)³, as the mean and
+    standard deviation over random subsets. It may be negative, and is 0 on average for equal
+    distributions. With another kernel it is called KID-poly or KID-rbf.
+
+    Raises:
+        TooFewImagesError: if a set has fewer than 2 images.
+        InputError: if a setting of the other kernel is set.
+        RunError: if values of the kernel are not finite.
     """
 
     subsets: int = Setting(100, METRICS, "N", least=1).help(

@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LPIPS(PairMetric):
-    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the
-    pairs.
+    """LPIPS 0.1 (Zhang et al. 2018), by the package lpips.
+
+    The mean and standard deviation over pairs of images of the distance of their normalized
+    features, weighted per channel. The value is at least 0, and 0 for equal images.
+
+    Raises:
+        InputError: if the package is not installed.
+        RunError: if the weights cannot be downloaded.
     """
 
     net: Literal["alex", "vgg"] = Setting("alex", METRICS).help(

@@ -24,7 +24,15 @@ def _share(name: str, title: str, meaning: str) -> Number:
 
 @dataclass(frozen=True, kw_only=True)
 class PRDC(Metric):
-    """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020)."""
+    """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020),
+    and the F-score of precision and recall.
+
+    Each image has a ball, whose radius is the distance to its ``nearest_k``-th neighbour in the
+    same set. The values are shares from 0 to 1; density may be above 1.
+
+    Raises:
+        InputError: if a set has no more than ``nearest_k`` images.
+    """
 
     nearest_k: int = Setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
         "Precision, recall, density, coverage: a ball's radius is the distance to the K-th "

@@ -29,7 +29,14 @@ _Fraction = tuple["torch.Tensor", "torch.Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class SSIM(PairMetric):
-    """Structural similarity (Wang et al. 2004) of each pair of images: the mean over the pairs."""
+    """Structural similarity (Wang et al. 2004) of pairs of images.
+
+    The mean and standard deviation over pairs of values in -1..1, which are 1 for equal images.
+    Each is the mean over RGB channels and windows, see `of_pair`.
+
+    Raises:
+        InputError: if an image is smaller than half of the window: 6 pixels, or 7 for ``uniform``.
+    """
 
     window: Literal["gaussian", "uniform"] = Setting("gaussian", METRICS).help(
         "SSIM: its window, gaussian of 11 pixels as in torchmetrics, or uniform of 7 pixels as "
@@ -63,8 +70,12 @@ class SSIM(PairMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleSSIM(PairMetric):
-    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over
-    the pairs.
+    """Multi-scale structural similarity (Wang et al. 2003) of pairs of images, as in torchmetrics.
+
+    The mean and standard deviation over pairs of values in 0..1, which are 1 for equal images.
+
+    Raises:
+        InputError: if a side of an image is shorter than 176 pixels.
     """
 
     name = "ms-ssim"

@@ -14,11 +14,11 @@ from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
 from fidtool.report.loggers import log_values
-from fidtool.report.outputs import check_outputs, writers_of
+from fidtool.report.outputs import check_outputs, make_writers
 from fidtool.result.evaluation import Evaluation
 from fidtool.run.check import check_sets
 from fidtool.run.evaluate import evaluate, measure_statistics
-from fidtool.settings.record import origin_of
+from fidtool.settings.record import make_origin
 from fidtool.settings.settings import CheckSettings, Settings, StatisticsSettings, with_arguments_of
 from fidtool.sources.memory import Images, split_sets
 from fidtool.statistics.set_statistics import Statistics
@@ -97,12 +97,12 @@ def compute(
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
     sources = [(real, "real"), *((source, "fake") for source in fakes)]
-    with _warning(Console(report=settings.progress)) as console:
+    with _warn_at_end(Console(report=settings.progress)) as console:
         check = functools.partial(check_outputs, settings)
-        evaluation, gallery = evaluate(sources, settings, console, origin_of(sys.argv[0]), check)
+        evaluation, gallery = evaluate(sources, settings, console, make_origin(sys.argv[0]), check)
     if gallery is None:
         return evaluation
-    for file, write in writers_of(evaluation, gallery, settings).items():
+    for file, write in make_writers(evaluation, gallery, settings).items():
         try:
             write(file)
         except Exception as error:  # so that the evaluation is not lost
@@ -143,7 +143,7 @@ def compute_statistics(
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    with _warning(Console(report=settings.progress)) as console:
+    with _warn_at_end(Console(report=settings.progress)) as console:
         statistics, _ = measure_statistics(
             [(images, "images")], settings, console, known=known, part=part, since=since
         )
@@ -171,12 +171,12 @@ def check(images: Source, against: Source | None = None, *, settings: Settings) 
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     sources = [(images, "images"), *([] if against is None else [(against, "real")])]
-    with _warning(Console(report=settings.progress)) as console:
+    with _warn_at_end(Console(report=settings.progress)) as console:
         return check_sets(sources, settings, console)
 
 
 @contextlib.contextmanager
-def _warning(console: Console) -> Iterator[Console]:
+def _warn_at_end(console: Console) -> Iterator[Console]:
     """Context manager that issues a run's warnings at its end, when no rank waits for one that
     raises them.
     """

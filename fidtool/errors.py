@@ -43,7 +43,7 @@ class SettingPart(NamedTuple):
     """
 
     setting: str | MetricSetting
-    before: str
+    prefix: str
 
 
 SettingName = str | MetricSetting | SettingPart
@@ -55,7 +55,7 @@ Spelling = Callable[[str | MetricSetting, object], str]
 Say = Callable[[str], None]
 """Shows a line to the user."""
 # Separates the parts of a `MetricSetting` in a message.
-_WITHIN = "\x04"
+_FIELD_SEPARATOR = "\x04"
 # A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be
 # hostile.
 _OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
@@ -72,7 +72,7 @@ Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The most severe first."""
 # Maximum number of sets that one warning names.
-_MOST_NAMED = 6
+_MAX_NAMED = 6
 
 
 def option(setting: SettingName, value: object = None) -> str:
@@ -82,27 +82,27 @@ def option(setting: SettingName, value: object = None) -> str:
     ``value`` None names the setting only; ``...`` is a placeholder for any value.
     """
     if isinstance(setting, SettingPart):
-        return option(setting.setting, f"{setting.before}={value}")
-    return f"{_mark_of(setting)}{_shown_value(value)}\x03"
+        return option(setting.setting, f"{setting.prefix}={value}")
+    return f"{_setting_mark(setting)}{_format_value(value)}\x03"
 
 
-def _mark_of(setting: str | MetricSetting) -> str:
+def _setting_mark(setting: str | MetricSetting) -> str:
     """Return what stands before a setting's value in a message."""
-    name = setting if isinstance(setting, str) else _WITHIN.join(setting)
+    name = setting if isinstance(setting, str) else _FIELD_SEPARATOR.join(setting)
     return f"\x01{name}\x02"
 
 
-def _shown_value(value: object) -> str:
+def _format_value(value: object) -> str:
     return "..." if value is ... else repr(value)
 
 
-def _field_of(setting: SettingName) -> str:
+def _keyword(setting: SettingName) -> str:
     """Return the keyword of a setting, or the field of its metric's class."""
     whole = setting.setting if isinstance(setting, SettingPart) else setting
     return whole if isinstance(whole, str) else whole.name
 
 
-def brief(value: object, longest: int = 200) -> str:
+def short_repr(value: object, longest: int = 200) -> str:
     """Return ``repr(value)`` for a message, cut off if it is long, as that of a list of all labels
     is.
     """
@@ -110,23 +110,23 @@ def brief(value: object, longest: int = 200) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def as_argument(setting: str | MetricSetting, value: object = None) -> str:
+def format_argument(setting: str | MetricSetting, value: object = None) -> str:
     """Format a setting as a Python argument: ``on_error='skip'``. See `option`."""
-    argument = _field_of(setting)
+    argument = _keyword(setting)
     if value is not None:
-        argument += f"={_shown_value(value)}"
+        argument += f"={_format_value(value)}"
     if isinstance(setting, str):
         return argument
     return f"{argument} of {setting.kind}(...)" if value is None else f"{setting.kind}({argument})"
 
 
-def render(text: str, spelling: Spelling = as_argument) -> str:
+def render(text: str, spelling: Spelling = format_argument) -> str:
     """Return a message as the user reads it: settings as flags or arguments, and no secrets in
     URLs.
     """
 
     def spelled(mark: re.Match[str]) -> str:
-        name, *others = mark[1].split(_WITHIN)
+        name, *others = mark[1].split(_FIELD_SEPARATOR)
         setting = MetricSetting(name, *others) if len(others) == 2 else name
         try:
             return spelling(setting, ast.literal_eval(mark[2]))
@@ -138,16 +138,18 @@ def render(text: str, spelling: Spelling = as_argument) -> str:
 
 
 @contextlib.contextmanager
-def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator[None]:
+def rename_setting(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator[None]:
     """Context manager in whose errors a setting has another name, in the message and as the one
     that the error concerns.
     """
     try:
         yield
     except FidtoolError as error:
-        error.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in error.args)
-        if error.setting == _field_of(setting):
-            error.setting = _field_of(name)
+        error.args = tuple(
+            text.replace(_setting_mark(setting), _setting_mark(name)) for text in error.args
+        )
+        if error.setting == _keyword(setting):
+            error.setting = _keyword(name)
         raise
 
 
@@ -157,10 +159,10 @@ def redact(text: str) -> str:
 
     A URL ends at a space or a quote, which must be escaped in it, as must a slash in a password.
     """
-    return _URL.sub(_without_secrets, text) if "://" in text else text
+    return _URL.sub(_redact_url, text) if "://" in text else text
 
 
-def _without_secrets(url: re.Match[str]) -> str:
+def _redact_url(url: re.Match[str]) -> str:
     scheme, address = url.groups()
     if scheme.lower() not in _ACCOUNTS:
         address = _USER.sub(r"\1", address)
@@ -171,23 +173,23 @@ def _without_secrets(url: re.Match[str]) -> str:
     return f"{scheme}://{address}"
 
 
-def without_secrets(value: T) -> T:
+def redact_json(value: T) -> T:
     """Return a JSON value with all its strings redacted, including keys. Tuples become lists."""
     cleaned: Any = value
     if isinstance(value, str):
         cleaned = redact(value)
     elif isinstance(value, Mapping):
-        cleaned = {without_secrets(key): without_secrets(item) for key, item in value.items()}
+        cleaned = {redact_json(key): redact_json(item) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
-        cleaned = [without_secrets(item) for item in value]
+        cleaned = [redact_json(item) for item in value]
     return cleaned  # type: ignore[no-any-return]
 
 
 # Attributes of an error that other ranks get, besides its message.
-_CARRIED = ("setting", "exit_code", "note", "location", "agreed")
+_SENT_ATTRIBUTES = ("setting", "exit_code", "note", "location", "agreed")
 
 
-def _unpacked(kind: type[FidtoolError], args: tuple[str, ...]) -> FidtoolError:
+def _unpickle_error(kind: type[FidtoolError], args: tuple[str, ...]) -> FidtoolError:
     return kind.__new__(kind, *args)
 
 
@@ -223,9 +225,11 @@ class FidtoolError(Exception):
         named = _OPTION.search(str(problem))
         self.setting = None
         if setting is not None:
-            self.setting = _field_of(setting)
+            self.setting = _keyword(setting)
         elif named is not None:
-            self.setting = named[1].rpartition(_WITHIN)[2] or None  # a hostile text may name none
+            self.setting = (
+                named[1].rpartition(_FIELD_SEPARATOR)[2] or None
+            )  # a hostile text may name none
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or
@@ -236,8 +240,8 @@ class FidtoolError(Exception):
                 break
         carried = vars(self)
         if kind is not type(self):
-            carried = {name: value for name, value in carried.items() if name in _CARRIED}
-        return _unpacked, (kind, self.args), carried
+            carried = {name: value for name, value in carried.items() if name in _SENT_ATTRIBUTES}
+        return _unpickle_error, (kind, self.args), carried
 
     def advise(self, *remedies: str) -> None:
         """Add ways to fix it."""
@@ -321,12 +325,12 @@ class ProgramError(RunError):
     """An exception of the calling program's code (a generator, dataset, network or metric) or an
     unexpected one.
 
-    That exception is its cause, and is raised in its place where `own_exceptions` applies.
+    That exception is its cause, and is raised in its place where `unwrap_program_errors` applies.
     """
 
 
 @contextlib.contextmanager
-def own_exceptions() -> Iterator[None]:
+def unwrap_program_errors() -> Iterator[None]:
     """Context manager that raises the cause of a `ProgramError` instead, unchanged but for a note
     on its origin.
     """
@@ -403,15 +407,22 @@ def merge_warnings(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
         sets.setdefault(replace(warning, set=""), {})[warning.set] = None
     merged_warnings = []
     for warning, names in sets.items():
-        named = ", ".join([*names][:_MOST_NAMED])
-        if len(names) > _MOST_NAMED:
-            named += f" and {len(names) - _MOST_NAMED} more"
+        named = ", ".join([*names][:_MAX_NAMED])
+        if len(names) > _MAX_NAMED:
+            named += f" and {len(names) - _MAX_NAMED} more"
         merged_warnings.append(replace(warning, set=named))
     return worst_first(merged_warnings)
 
 
 # Packages whose stack frames are skipped to find the user's line.
-_GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
+_SKIPPED_PACKAGES = {
+    "fidtool",
+    "torch",
+    "torchmetrics",
+    "lightning",
+    "pytorch_lightning",
+    "contextlib",
+}
 
 
 def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None:
@@ -422,7 +433,7 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
     frame = sys._getframe(1)
     while frame.f_back is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in _GONE_THROUGH:
+        if package not in _SKIPPED_PACKAGES:
             break
         level += 1
         frame = frame.f_back
@@ -430,7 +441,7 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
 
 
 @contextlib.contextmanager
-def about(subject: str = "", setting: str | None = None) -> Iterator[None]:
+def prefix_errors(subject: str = "", setting: str | None = None) -> Iterator[None]:
     """Context manager that begins the messages of errors raised in the block with ``subject``, such
     as "CMMD's".
 
@@ -444,14 +455,14 @@ def about(subject: str = "", setting: str | None = None) -> Iterator[None]:
         raise
 
 
-def on_every_rank(error: FidtoolError) -> FidtoolError:
+def mark_agreed(error: FidtoolError) -> FidtoolError:
     """Mark ``error`` as raised by all ranks with the same message."""
     error.agreed = True
     error.location = error.location or ""
     return error
 
 
-def message_of(error: BaseException) -> str:
+def format_message(error: BaseException) -> str:
     """Return an exception's message on one line, for use in another; its class name if there is no
     message.
     """
@@ -459,14 +470,14 @@ def message_of(error: BaseException) -> str:
     return " ".join(message.split()) or type(error).__name__
 
 
-def reason_of(error: BaseException) -> str:
+def format_reason(error: BaseException) -> str:
     """Return why the system refused something, without the file's name; of other exceptions, the
     message.
     """
-    return getattr(error, "strerror", None) or message_of(error)
+    return getattr(error, "strerror", None) or format_message(error)
 
 
-def in_short(error: BaseException, longest: int | None = 300) -> str:
+def summarize_error(error: BaseException, longest: int | None = 300) -> str:
     """Return an exception's type and at most ``longest`` characters of its message, on one line."""
     message = " ".join(str(error).split())[:longest]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
@@ -481,4 +492,4 @@ def as_fidtool_error(error: BaseException) -> FidtoolError:
     if isinstance(error, FidtoolError):
         return error
     kind = RunError if isinstance(error, (OSError, MemoryError)) else ProgramError
-    return kind(in_short(error, None))
+    return kind(summarize_error(error, None))

@@ -18,7 +18,7 @@ from fidtool.errors import InputError, SettingName, redact, render
 
 # Control characters, line separators, changes of the writing direction, lone surrogates (with which
 # Python represents bytes that are not UTF-8), and code points that are not characters.
-_ODD = re.compile(
+_UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
 # A number, and the word before it.
@@ -32,7 +32,7 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def images_of(counts: Sequence[int | None]) -> str:
+def format_image_counts(counts: Sequence[int | None]) -> str:
     """Return how many images sets have: ``60 images`` or ``60 to 1,000 images``."""
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
@@ -41,7 +41,7 @@ def images_of(counts: Sequence[int | None]) -> str:
     return most if min(known) == max(known) else f"{min(known):,} to {most}"
 
 
-def in_natural_order(name: str) -> list[tuple[int, int, str]]:
+def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return the key by which names are sorted in natural order: 9.png before 10.png."""
     key = []
     for token in re.split(r"(\d+)", name):
@@ -50,7 +50,7 @@ def in_natural_order(name: str) -> list[tuple[int, int, str]]:
     return key
 
 
-def or_none(value: object) -> str:
+def format_optional(value: object) -> str:
     """Return a value in a message; ``none`` for None."""
     return "none" if value is None else f"{value}"
 
@@ -60,7 +60,7 @@ def fold(name: str) -> str:
     return re.sub(r"[-_\s]", "", name).lower()
 
 
-def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]:
+def find_similar(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]:
     """Return up to four known names that begin with ``name``, or else resemble it; the best match
     first.
     """
@@ -77,43 +77,51 @@ def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]
     return [by_fold[fold] for fold in matches[:4]]
 
 
-def existing_like(path: str) -> list[str]:
+def find_similar_path(path: str) -> list[str]:
     """Return the path that exists and is most like one that does not, if any is."""
     import difflib  # only error messages need it
 
     folder, name = os.path.split(path.rstrip("/"))
     if folder and not os.path.isdir(folder):
-        folder = "".join(existing_like(folder)) or folder
+        folder = "".join(find_similar_path(folder)) or folder
     slash = path[len(path.rstrip("/")) :][:1]
     present = [*itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)]
     alike = difflib.get_close_matches(name + slash, present, n=4)
-    for candidate in alike + closest(name + slash, present):
-        if closest(splitext(name)[0], [splitext(candidate)[0]]):
+    for candidate in alike + find_similar(name + slash, present):
+        if find_similar(splitext(name)[0], [splitext(candidate)[0]]):
             return [os.path.join(folder, candidate)]
     return []
 
 
-def suggestion(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def suggest_name(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return ``; did you mean A, B?`` with the closest known names; empty if no name is close."""
-    close = closest(name, known, likeness)
+    close = find_similar(name, known, likeness)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def unknown_name(
+def unknown_name_error(
     what: str,
     name: str,
-    close: Sequence[str],
-    listed: str,
+    known: Iterable[str],
+    listed: str | None = None,
     setting: SettingName | None = None,
 ) -> InputError:
     """Return the error for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from
     fid, kid``.
+
+    Args:
+        known: the names that it may resemble.
+        listed: the names to choose from; None lists the known ones.
     """
+    known = [*known]
+    close = find_similar(name, known)
+    if listed is None:
+        listed = ", ".join(known)
     hint = f"did you mean {', '.join(close)}? Choose" if close else "choose"
     return InputError(f"unknown {what} {name!r}; {hint} from {listed}", setting=setting)
 
 
-def legible(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return ``text`` as one line of valid UTF-8: control characters escaped as ``\\n``, others
     replaced by U+FFFD.
 
@@ -124,7 +132,7 @@ def legible(text: str) -> str:
         character = match[0]
         return ascii(character)[1:-1] if character < "\x80" else "\ufffd"
 
-    return _ODD.sub(escape, render(text))
+    return _UNPRINTABLE.sub(escape, render(text))
 
 
 def shorten(text: str, longest: int = 160) -> str:
@@ -150,7 +158,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return names if len(set(names)) == len(names) else paths
 
 
-def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
+def find_sweep_numbers(paths: Sequence[str]) -> tuple[list[float], str] | None:
     """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the
     word before it.
 
@@ -175,4 +183,4 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
 def command_line(command: Sequence[str]) -> str:
     """Return the arguments quoted for a shell, as legible text."""
     # Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
-    return " ".join(shlex.quote(legible(argument)) for argument in command)
+    return " ".join(shlex.quote(escape_text(argument)) for argument in command)

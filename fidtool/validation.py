@@ -16,9 +16,9 @@ from operator import index
 from types import NoneType
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, option, short_repr
 
-LONGEST_SECONDS = 30.0 * 86400
+MAX_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
 """Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses
@@ -39,12 +39,12 @@ class TorchDevice(Protocol):
     def type(self) -> str: ...
 
 
-def text_of(file: File) -> str | None:
+def path_text(file: File) -> str | None:
     """Return a path as a string, and None as None."""
     return None if file is None else os.fspath(file)
 
 
-def most_skipped(max_skip: float, count: int) -> int:
+def max_skipped_files(max_skip: float, count: int) -> int:
     """Return how many of ``count`` files may be skipped."""
     from fractions import Fraction  # lazily, so that --help is fast
 
@@ -52,7 +52,7 @@ def most_skipped(max_skip: float, count: int) -> int:
     return floor(Fraction(repr(max_skip)) * count)
 
 
-def black_and_white(value: object) -> tuple[float, float]:
+def parse_value_range(value: object) -> tuple[float, float]:
     """Return black and white of a value range, which is a string or two numbers."""
     parts: Any = value.split(",") if isinstance(value, str) else value
     with contextlib.suppress(ValueError, TypeError):
@@ -61,7 +61,7 @@ def black_and_white(value: object) -> tuple[float, float]:
             return black, white
     raise InputError(
         f"{option('value_range')} must be two numbers that rise from black to white, such as "
-        f"0,1 or -1,1, not {brief(value)}"
+        f"0,1 or -1,1, not {short_repr(value)}"
     )
 
 
@@ -72,7 +72,7 @@ class Setting:
 
     Attributes:
         default: the default, which is immutable.
-        name: the field's name, which `declared_settings` adds, with the next two.
+        name: the field's name, which `find_settings` adds, with the next two.
         kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for
             strings, of which one can be passed alone; ``object`` for any other type, which the
             class must check itself.
@@ -90,7 +90,7 @@ class Setting:
             it. A setting that decides which images are used, or their pixels, must be part of
             `ImageSet.identity` or of `fidtool.run.measure.Measurer.arithmetic` as well, which are
             part of the keys of the cache and of checkpoints.
-        excludes: for a metric's setting, `fidtool.metrics.registry.key_of` another one that it
+        excludes: for a metric's setting, `fidtool.metrics.registry.setting_key` another one that it
             replaces.
         convert: returns the value that the object holds in place of the one that was passed, or
             refuses it; it must return its own values unchanged. None stands for itself if the
@@ -147,15 +147,16 @@ class Setting:
         """Return the value as a plain Python type that JSON can hold. Errors call it ``named``."""
         if value is None and self.optional:
             return None
-        wanted = _WANTED.get(self.kind, "")
+        wanted = _KIND_NAMES.get(self.kind, "")
         with contextlib.suppress(TypeError):
-            value = _plain(value, self.kind)
+            value = _to_python(value, self.kind)
             wanted = self.allowed
             is_choice = not self.choices or str(value) in self.choices
             if is_choice and (self.kind not in (int, float) or self.least <= value <= self.most):
                 return value
         raise InputError(
-            f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name
+            f"{named or option(self.name)} must be {wanted}, not {short_repr(value)}",
+            setting=self.name,
         )
 
     def parse(self, value: Any) -> Any:
@@ -172,7 +173,7 @@ class Setting:
         return value
 
 
-_WANTED = {
+_KIND_NAMES = {
     int: "an integer",
     float: "a number",
     bool: "True or False",
@@ -192,7 +193,7 @@ _KINDS: Mapping[Any, type] = {
 }
 
 
-def _plain(value: Any, kind: type) -> Any:
+def _to_python(value: Any, kind: type) -> Any:
     """Return a value as a plain Python type; a TypeError if it is not of this kind, see
     `Setting`.
     """
@@ -216,7 +217,7 @@ def _plain(value: Any, kind: type) -> Any:
 _declared: dict[type, Mapping[str, Setting]] = {}
 
 
-def declared_settings(kind: type) -> Mapping[str, Setting]:
+def find_settings(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order, with what follows from the types
     of their fields.
     """
@@ -226,14 +227,14 @@ def declared_settings(kind: type) -> Mapping[str, Setting]:
         types = get_type_hints(kind)
         owner = getattr(kind, "name", "")
         _declared[kind] = {
-            made.name: _setting_of(made, types[made.name], owner)
+            made.name: _complete_setting(made, types[made.name], owner)
             for made in fields(kind)
             if "setting" in made.metadata
         }
     return _declared[kind]
 
 
-def _setting_of(made: Field[Any], accepted: Any, owner: str) -> Setting:
+def _complete_setting(made: Field[Any], accepted: Any, owner: str) -> Setting:
     """Return the setting of a field, whose type is ``accepted``; ``owner`` is the name of its
     metric.
     """
@@ -264,7 +265,7 @@ class Validated:
     """Base class of dataclasses that check their settings when an object is made."""
 
     def __post_init__(self) -> None:
-        for name, setting in declared_settings(type(self)).items():
+        for name, setting in find_settings(type(self)).items():
             value = setting.check(getattr(self, name))
             if setting.convert is not None and not (value is None and setting.optional):
                 value = setting.convert(value)

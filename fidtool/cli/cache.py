@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cli.options import JSON, OnceCommand
-from fidtool.cli.output import columns, document
+from fidtool.cli.options import JSON, LocalRankZeroCommand
+from fidtool.cli.output import align_columns, to_json_text
 from fidtool.errors import InputError, RunError
-from fidtool.names import format_count, legible
+from fidtool.names import escape_text, format_count
 from fidtool.system.cache_dir import byte_limit, cache_dir
 
 if TYPE_CHECKING:
-    from fidtool.statistics.cache import Entry
+    from fidtool.statistics.cache import CacheEntry
 
 # How many digits of an entry's name the list shows: enough to identify the entry.
 _SHOWN_DIGITS = 12
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=LocalRankZeroCommand)
 @JSON
 @click.option(
     "--clear",
@@ -41,9 +41,9 @@ def cache(as_json: bool, clear: bool) -> Iterator[str]:
 
     entries = cache_entries()
     if clear:
-        yield _deleted(entries)
+        yield _delete(entries)
     elif as_json:
-        yield document(
+        yield to_json_text(
             folder=str(cache_dir()),
             bytes=sum(entry.size for entry in entries),
             limit_bytes=byte_limit("FIDTOOL_CACHE_BYTES"),
@@ -53,22 +53,22 @@ def cache(as_json: bool, clear: bool) -> Iterator[str]:
         yield from _table(entries)
 
 
-def _deleted(entries: Sequence[Entry]) -> str:
+def _delete(entries: Sequence[CacheEntry]) -> str:
     """Delete the statistics and the copies of remote files. Return what was done."""
     from fidtool.sources.remote import delete_copies
-    from fidtool.statistics.cache import sweep
+    from fidtool.statistics.cache import delete_temporary_files
 
     try:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-    sweep()
+    delete_temporary_files()
     delete_copies()
     return f"deleted {format_count(len(entries), 'entry', 'entries')} from {cache_dir()}"
 
 
-def _as_dict(entry: Entry) -> dict[str, Any]:
+def _as_dict(entry: CacheEntry) -> dict[str, Any]:
     from fidtool.statistics.file import read_summary
 
     summary = read_summary(entry.path)
@@ -87,14 +87,14 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _table(entries: Sequence[Entry]) -> Iterator[str]:
+def _table(entries: Sequence[CacheEntry]) -> Iterator[str]:
     count = format_count(len(entries), "entry", "entries")
     total = sum(entry.size for entry in entries) / 2**20
     limit = byte_limit("FIDTOOL_CACHE_BYTES") / 2**20
     yield f"{cache_dir()}: {count}, {total:.1f} of {limit:.0f} MiB"
     if entries:
         heading = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
-        yield from columns([heading, *(_row(_as_dict(entry)) for entry in entries)])
+        yield from align_columns([heading, *(_row(_as_dict(entry)) for entry in entries)])
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
@@ -103,9 +103,9 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
         images += f" of {facts['found']}"
     network = protocol = "?"
     if facts["network"]:
-        network = f"{legible(facts['network'])} ({facts['dims']})"
+        network = f"{escape_text(facts['network'])} ({facts['dims']})"
         protocol = facts["protocol"] or "its own"
-    path = legible(facts["path"] or "?")
+    path = escape_text(facts["path"] or "?")
     if facts["framing"]:
         path += f" (framed by {facts['framing']})"
     size = f"{facts['bytes'] / 2**20:.1f}"

@@ -8,10 +8,10 @@ from itertools import islice
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import check_early, console_of, document, note, print_lines
+from fidtool.cli.output import check_paths_early, make_console, note, print_lines, to_json_text
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError, redact
-from fidtool.names import format_count, legible
+from fidtool.names import escape_text, format_count
 from fidtool.settings.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _EXAMPLES = (
@@ -61,7 +61,7 @@ def check(
     such as different file formats.
     """
     paths = [images] if against is None else [images, against]
-    check_early(paths)
+    check_paths_early(paths)
     if only_list:
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
@@ -71,13 +71,13 @@ def check(
     from fidtool.report.text import checkup_lines, dumps
     from fidtool.run.check import check_sets
 
-    checkup = check_sets([(path, "") for path in paths], settings(), console_of(quiet), strict)
+    checkup = check_sets([(path, "") for path in paths], settings(), make_console(quiet), strict)
     if discover().rank > 0:
         return 0
     if as_json:
         print_lines([dumps(checkup.to_dict())])
     else:
-        print_lines([legible(line) for line in checkup_lines(checkup)])
+        print_lines([escape_text(line) for line in checkup_lines(checkup)])
     if checkup.exit_code:
         note(checkup.exit_reason)
     return checkup.exit_code
@@ -102,7 +102,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> None:
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        text = document(
+        text = to_json_text(
             source=redact(source.path),
             kind=source.kind,
             count=count,

@@ -15,21 +15,21 @@ import click
 
 from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
 from fidtool.cli.output import (
-    as_flag,
-    check_early,
-    console_of,
+    check_paths_early,
+    format_flag,
+    is_terminal,
+    make_console,
     note,
-    on_terminal,
+    parse_result_file,
     publish,
-    result_file,
-    shown,
+    render_message,
     write_lines,
 )
 from fidtool.distributed.launch import discover_or_alone, process_age, will_be_restarted
 from fidtool.distributed.signals import stopped_error
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, redact_json
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.settings.record import Origin, changed_settings, origin_of
+from fidtool.settings.record import Origin, changed_settings, make_origin
 from fidtool.settings.settings import OUTPUT, Settings
 from fidtool.system.background import call_with_timeout
 from fidtool.system.cache_dir import check_target
@@ -102,20 +102,20 @@ def compute(
     Ctrl-C or SIGTERM.
     """
     form = _format(form, as_json, value, outputs)
-    origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
-    tables = dict(result_file(name) for name in outputs if name != "-")
+    origin = make_origin(("fidtool", *(click.get_current_context().obj or ())))
+    tables = dict(parse_result_file(name) for name in outputs if name != "-")
     chosen: Settings | None = None
 
     def on_failure(error: FidtoolError) -> None:
         files = [file for file, written in tables.items() if written == "json"]
-        _publish_failure(error, origin, chosen, files, form == "json")
+        _write_failure(error, origin, chosen, files, form == "json")
 
     try:
         chosen = settings()
         _check_sets(real, fakes, chosen, origin)
         from fidtool.run.evaluate import evaluate
 
-        console = console_of(quiet)
+        console = make_console(quiet)
         console.on_failure = on_failure
         evaluation, gallery = evaluate(
             [(path, "") for path in (real, *fakes)],
@@ -139,7 +139,7 @@ def compute(
     console.say(timing_line(evaluation))
     if evaluation.run.advice:
         console.say(evaluation.run.advice)
-    _publish(evaluation, gallery, chosen, form, tables, console)
+    _write_result(evaluation, gallery, chosen, form, tables, console)
     return evaluation.exit_code
 
 
@@ -166,14 +166,16 @@ def _check_sets(real: str, fakes: Sequence[str], settings: Settings, origin: Ori
     """Refuse sets that do not exist, before any slow import."""
     metrics = [path for path in (real, *fakes) if path in BUILT_IN and not Path(path).exists()]
     if metrics and "--" not in origin.command:
-        joined = ",".join([*(asked.spec for asked in settings.asked), *metrics])
+        joined = ",".join(
+            [*(requested.spec for requested in settings.metrics_as_requested), *metrics]
+        )
         raise InputError(
             f"no such file or folder: {metrics[0]}, which is a metric:",
-            f"separate metrics by commas, {as_flag('metrics', joined)}",
+            f"separate metrics by commas, {format_flag('metrics', joined)}",
             setting="metrics",
         )
     heldout = [] if settings.heldout is None else [settings.heldout]
-    check_early([real, *fakes, *heldout], real, *heldout)
+    check_paths_early([real, *fakes, *heldout], real, *heldout)
 
 
 def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[object]) -> None:
@@ -187,7 +189,7 @@ def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[obj
     check_outputs(settings, inputs)
 
 
-def _publish(
+def _write_result(
     evaluation: Evaluation,
     gallery: ImageLookup,
     settings: Settings,
@@ -197,12 +199,12 @@ def _publish(
 ) -> None:
     """Print the result, and write its tables, by their formats, its page, plot and logs."""
     from fidtool.report.loggers import log_values
-    from fidtool.report.outputs import writers_of
-    from fidtool.report.tables import class_lines, lines_in
+    from fidtool.report.outputs import make_writers
+    from fidtool.report.tables import class_lines, format_lines
     from fidtool.report.text import crop_lines, influence_lines
 
-    form = form or _usual_format(evaluation)
-    first = settings.asked[0].metric.numbers[0]
+    form = form or _default_format(evaluation)
+    first = settings.metrics_as_requested[0].metric.numbers[0]
     values = [result.value(first.name) for result in evaluation.results]
     saved = {"": evaluation}
     try:
@@ -213,9 +215,9 @@ def _publish(
                 note(line)
         lines = [repr(nan if value is None else value) for value in values]
         if form != "value":
-            lines = lines_in(form, saved)
-        written = {file: partial(write_lines, lines_in(tables[file], saved)) for file in tables}
-        publish(lines, {**written, **writers_of(evaluation, gallery, settings, as_flag)})
+            lines = format_lines(form, saved)
+        written = {file: partial(write_lines, format_lines(tables[file], saved)) for file in tables}
+        publish(lines, {**written, **make_writers(evaluation, gallery, settings, format_flag)})
     finally:
         log_values(evaluation.results, settings, console.warn)
     if form in ("csv", "json", "value"):
@@ -227,9 +229,9 @@ def _publish(
         raise RunError(f"{first.title}, the first value that was requested, was not computed")
 
 
-def _usual_format(evaluation: Evaluation) -> str:
+def _default_format(evaluation: Evaluation) -> str:
     several = sum(len(result.values) for result in evaluation.results) > 1
-    return "table" if several and on_terminal() else "lines"
+    return "table" if several and is_terminal() else "lines"
 
 
 def _is_replaceable(file: Path) -> bool:
@@ -243,7 +245,7 @@ def _is_replaceable(file: Path) -> bool:
     )
 
 
-def _publish_failure(
+def _write_failure(
     error: FidtoolError,
     origin: Origin,
     settings: Settings | None,
@@ -270,9 +272,9 @@ def _publish_failure(
         "protocol": protocol_to_dict(None),
         "results": [],
         "run": {**origin._asdict(), "config": config},
-        "exit": {"code": error.exit_code, "reason": shown(error.text)},
+        "exit": {"code": error.exit_code, "reason": render_message(error.text)},
     }
-    text = dumps(without_secrets(content))
+    text = dumps(redact_json(content))
 
     def write() -> None:
         files = {}

@@ -15,10 +15,10 @@ import click
 from PIL import Image, ImageDraw, ImageFilter
 
 from fidtool.cli.options import Command
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.distributed.launch import discover
-from fidtool.errors import InputError, reason_of
-from fidtool.settings.record import origin_of
+from fidtool.errors import InputError, format_reason
+from fidtool.settings.record import make_origin
 from fidtool.settings.settings import Settings
 
 COUNT = 64
@@ -52,7 +52,7 @@ def demo(folder: str) -> None:
         real, fake = make_sets(Path(folder))
     except OSError as error:
         raise InputError(
-            f"cannot write images to {folder}: {reason_of(error)}", "pass --folder"
+            f"cannot write images to {folder}: {format_reason(error)}", "pass --folder"
         ) from None
     imitations = f"{COUNT} blurred, recoloured ones in {fake}"
     click.echo(f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {imitations}.")
@@ -64,8 +64,8 @@ def demo(folder: str) -> None:
     evaluation, _ = evaluate(
         [(real, ""), (fake, "")],
         Settings(),
-        Console(progress=True, spelling=as_flag),
-        origin_of(("fidtool", "demo")),
+        Console(progress=True, spelling=format_flag),
+        make_origin(("fidtool", "demo")),
         check=lambda _: None,
     )
     definition = evaluation.definition
@@ -79,7 +79,7 @@ def demo(folder: str) -> None:
         f"s. {COUNT} images per set are too few for a meaningful\nFID: for small sets it is far "
         "too high, and `fidtool compute` prints a warning."
     )
-    here = _prefix()
+    here = _command_prefix()
     sets = f"{shlex.quote(str(real))} {shlex.quote(str(fake))}"
     file = shlex.quote(str(Path(folder) / "real.npz"))
     click.echo(
@@ -91,7 +91,7 @@ def demo(folder: str) -> None:
     )
 
 
-def _prefix() -> str:
+def _command_prefix() -> str:
     """Return the path prefix with which a shell finds this ``fidtool``; empty if it is on PATH."""
     scripts = Path(sys.executable).parent
     if Path(shutil.which("fidtool") or "").parent == scripts:
@@ -121,14 +121,14 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
     fake.mkdir(exist_ok=True)
     for number in range(COUNT):
         name = f"{number:03}.png"
-        _drawing(random.Random(number)).save(real / name)
-        red, green, blue = _drawing(random.Random(COUNT + number)).split()
+        _draw_image(random.Random(number)).save(real / name)
+        red, green, blue = _draw_image(random.Random(COUNT + number)).split()
         swapped = Image.merge("RGB", (green, red, blue))
         swapped.filter(ImageFilter.GaussianBlur(1.5)).save(fake / name)
     return real, fake
 
 
-def _drawing(rng: random.Random) -> Image.Image:
+def _draw_image(rng: random.Random) -> Image.Image:
     """A few overlapping shapes in related colours on a plain background."""
     hue = rng.random()
 

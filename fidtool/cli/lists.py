@@ -15,16 +15,16 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import JSON, OnceCommand, completing
+from fidtool.cli.options import JSON, LocalRankZeroCommand, make_completer
 from fidtool.cli.output import (
-    as_flag,
-    columns,
-    document,
-    labelled,
+    align_columns,
+    format_flag,
+    format_labelled,
+    is_terminal,
     note,
-    on_terminal,
     paragraph,
-    shown,
+    render_message,
+    to_json_text,
 )
 from fidtool.errors import InputError, redact
 from fidtool.features.protocol import (
@@ -35,12 +35,12 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, find_metric
-from fidtool.names import closest, fold, format_count, unknown_name
+from fidtool.names import fold, format_count, unknown_name_error
 from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, find_reference
 from fidtool.references.files import PublishedFile, fetch, folder, published_files
 from fidtool.settings.presets import PRESETS, Preset, find_preset
 from fidtool.system.download import megabytes
-from fidtool.validation import declared_settings
+from fidtool.validation import find_settings
 
 _PAGES = files("fidtool") / "guide"
 # The topics of the guide and their descriptions, from its index.
@@ -49,11 +49,11 @@ _TOPICS = dict(
         r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE
     )
 )
-_names = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
+_names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 
 
-@click.command(cls=OnceCommand)
-@_names(shell_complete=completing(BUILT_IN, or_file=True))
+@click.command(cls=LocalRankZeroCommand)
+@_names_argument(shell_complete=make_completer(BUILT_IN, or_file=True))
 @JSON
 def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
@@ -62,10 +62,10 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """
     chosen = [find_metric(name).metric for name in names or BUILT_IN]
     if as_json:
-        yield document(metrics=[_described(metric) for metric in chosen])
+        yield to_json_text(metrics=[_describe_metric(metric) for metric in chosen])
         return
     for metric in chosen:
-        facts = _described(metric)
+        facts = _describe_metric(metric)
         yield f"{metric.name}: {facts['about']}"
         if not names:
             continue
@@ -74,10 +74,10 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
             yield f"  {number['title']} ({better}): {number['meaning']}"
         for setting in facts["settings"]:
             default = "VALUE" if setting["default"] is None else setting["default"]
-            yield f"  {as_flag(metric.named(setting['name']), default)}: {setting['help']}"
+            yield f"  {format_flag(metric.named(setting['name']), default)}: {setting['help']}"
 
 
-def _described(metric: Metric) -> dict[str, Any]:
+def _describe_metric(metric: Metric) -> dict[str, Any]:
     about = (inspect.getdoc(metric) or "").split("\n\n")[0]
     parts = ("name", "title", "better", "meaning")
     return {
@@ -89,13 +89,13 @@ def _described(metric: Metric) -> dict[str, Any]:
         ],
         "settings": [
             {"name": name, "default": getattr(metric, name), "help": setting.described}
-            for name, setting in declared_settings(type(metric)).items()
+            for name, setting in find_settings(type(metric)).items()
         ],
     }
 
 
-@click.command(cls=OnceCommand)
-@_names(shell_complete=completing(PRESETS))
+@click.command(cls=LocalRankZeroCommand)
+@_names_argument(shell_complete=make_completer(PRESETS))
 @JSON
 def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable
@@ -103,24 +103,24 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """
     chosen = [find_preset(name) for name in names or PRESETS]
     if as_json:
-        yield document(presets=chosen)
+        yield to_json_text(presets=chosen)
         return
     for preset in chosen:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
         yield paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
         if names:
-            for label, text in _facts_of(preset):
+            for label, text in _describe_preset(preset):
                 if text:
-                    yield labelled(label, text, 11)
+                    yield format_labelled(label, text, 11)
 
 
-def _facts_of(preset: Preset) -> Iterator[tuple[str, str]]:
+def _describe_preset(preset: Preset) -> Iterator[tuple[str, str]]:
     settings = preset.settings.items()
-    flags = [as_flag(name, value) for name, value in settings if value is not False]
+    flags = [format_flag(name, value) for name, value in settings if value is not False]
     yield "settings", " ".join(flags)
     yield "REAL", preset.reference
     if preset.crop:
-        crop = as_flag("crop", f"{preset.crop}:SIZE")
+        crop = format_flag("crop", f"{preset.crop}:SIZE")
         yield "crop", f"{crop}, of a folder of original images"
     fakes = "as many images as in the paper"
     if preset.fakes is not None:
@@ -132,7 +132,7 @@ def _facts_of(preset: Preset) -> Iterator[tuple[str, str]]:
     yield "source", preset.source
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=LocalRankZeroCommand)
 def protocols() -> Iterator[str]:
     """List the protocols: how each prepares images, which tools it equals, and which papers use
     it.
@@ -141,19 +141,19 @@ def protocols() -> Iterator[str]:
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
         yield f"{', '.join([protocol.name, *protocol.other_names])}{default}"
         covariance = f"covariance / (n - {protocol.ddof})" if protocol.ddof else "covariance / n"
-        yield labelled(
+        yield format_labelled(
             "method",
             f"{protocol.resize} to {INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}; "
             f"(x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}",
             9,
         )
-        yield labelled("equals", protocol.equals, 9)
-        yield labelled("used by", protocol.used_by, 9)
+        yield format_labelled("equals", protocol.equals, 9)
+        yield format_labelled("used by", protocol.used_by, 9)
     click.echo("\nMore: fidtool guide protocols", err=True)
 
 
-@click.command(cls=OnceCommand)
-@click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=completing(_TOPICS))
+@click.command(cls=LocalRankZeroCommand)
+@click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=make_completer(_TOPICS))
 def guide(words: tuple[str, ...]) -> Iterator[str]:
     """List the topics of the guide, or show TOPIC.
 
@@ -162,18 +162,17 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     """
     topic = "-".join(words)
     if topic in ("", "index"):
-        yield from columns([*_TOPICS.items()])
+        yield from align_columns([*_TOPICS.items()])
         click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
         return
     name = topic.lower().removesuffix(".md")
     if name not in _TOPICS:
         begun = [known for known in _TOPICS if known.startswith(name)]
         if len(begun) != 1:
-            close = begun or closest(name, _TOPICS)
-            raise unknown_name("topic", topic, close, ", ".join(_TOPICS))
+            raise unknown_name_error("topic", topic, begun or _TOPICS, ", ".join(_TOPICS))
         name = begun[0]
     text = (_PAGES / f"{name}.md").read_text("utf-8").rstrip()
-    if on_terminal():
+    if is_terminal():
         # As git does: a page that fits the screen needs no key.
         os.environ.setdefault("LESS", "FRX")
         click.echo_via_pager(text)
@@ -181,7 +180,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         yield text
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=LocalRankZeroCommand)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verifies", is_flag=True, help="Check the SHA-256 of every file found.")
 @click.option(
@@ -195,13 +194,13 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
     from fidtool.features.models import inception
 
     if download:
-        inception.keep(inception.download(note))
+        inception.cache_weights(inception.download(note))
         note(f"downloaded and verified; tensors' SHA-256 {INCEPTION_SHA256}")
     errors = []
     used = False
-    for place in inception.places(explicit):
-        label = shown(place.label)
-        if place.there:
+    for place in inception.list_locations(explicit):
+        label = render_message(place.label)
+        if place.exists:
             state = "found" if used else "used"
         elif place.label == "download":
             state = "if needed" if used else "would be used"
@@ -211,9 +210,9 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
             state = "not there"
         used = used or state != "not there"
         yield f"{state:14}{label:18}{redact(str(place.note or place.path))}"
-        if verifies and place.path and place.there:
+        if verifies and place.path and place.exists:
             try:
-                verdict = inception.verify(place.path)
+                verdict = inception.check_hash(place.path)
             except InputError as error:
                 verdict = "DAMAGED OR UNKNOWN"
                 if place.label != "torch hub":  # a run does not use such a file
@@ -223,13 +222,13 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
         raise InputError("; ".join(errors))
 
 
-@click.command(cls=OnceCommand)
-@_names(shell_complete=completing(REFERENCES))
+@click.command(cls=LocalRankZeroCommand)
+@_names_argument(shell_complete=make_completer(REFERENCES))
 @JSON
 @click.option(
     "--download",
     metavar="NAME",
-    shell_complete=completing(REFERENCES),
+    shell_complete=make_completer(REFERENCES),
     help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as "
     "well.",
 )
@@ -256,10 +255,10 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
             chosen[reference.name] = reference
     references = [*(chosen or REFERENCES).values()]
     if as_json:
-        yield document(references=[_as_dict(reference) for reference in references])
+        yield to_json_text(references=[_as_dict(reference) for reference in references])
     elif names and not has_project:
         for reference in references:
-            yield from _details(reference)
+            yield from _describe_reference(reference)
     else:
         yield from _table(references)
 
@@ -271,10 +270,12 @@ def _download(name: str) -> Iterator[str]:
         arrays = {FEATURES}
     path, hashes = fetch(reference, arrays, note)
     yield str(path)
-    yield from columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in hashes.items()])
+    yield from align_columns(
+        [(f"  {array}", f"SHA-256 {digest}") for array, digest in hashes.items()]
+    )
 
 
-def _cached(reference: Reference) -> list[PublishedFile]:
+def _cached_files(reference: Reference) -> list[PublishedFile]:
     return [file for file in published_files(reference) if file.arrays]
 
 
@@ -285,7 +286,7 @@ def _as_dict(reference: Reference) -> dict[str, Any]:
         "features_url": reference.features_url or None,
         "cached": [
             {"path": str(file.path), "arrays": file.arrays, "bytes": file.size}
-            for file in _cached(reference)
+            for file in _cached_files(reference)
         ],
     }
 
@@ -294,7 +295,7 @@ def _table(references: Sequence[Reference]) -> list[str]:
     cached = []
     rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
     for reference in references:
-        files = _cached(reference)
+        files = _cached_files(reference)
         cached += files
         rows.append(
             (
@@ -307,19 +308,19 @@ def _table(references: Sequence[Reference]) -> list[str]:
             )
         )
     total = megabytes(sum(file.size for file in cached))
-    return [f"{folder()}: {format_count(len(cached), 'file')}, {total}", *columns(rows)]
+    return [f"{folder()}: {format_count(len(cached), 'file')}, {total}", *align_columns(rows)]
 
 
 def _size(reference: Reference) -> str:
     return "?" if reference.shape is None else "{} x {}".format(*reference.shape)
 
 
-def _details(reference: Reference) -> list[str]:
+def _describe_reference(reference: Reference) -> list[str]:
     """Return the name, and a line for each fact that the JSON has."""
     facts = asdict(reference) | {"arrays": ", ".join(reference.arrays)}
     if reference.shape is not None:
         facts["shape"] = _size(reference)
     del facts["name"]
     rows = [(f"  {name.replace('_', ' ')}", f"{facts[name]}") for name in facts if facts[name]]
-    rows += [("  in the cache", f"{file.path}: {file}") for file in _cached(reference)]
-    return [reference.name, *columns(rows)]
+    rows += [("  in the cache", f"{file.path}: {file}") for file in _cached_files(reference)]
+    return [reference.name, *align_columns(rows)]

@@ -15,17 +15,17 @@ from typing import NoReturn
 import click
 
 from fidtool import __version__
-from fidtool.cli.output import error_line, keep_running_without_stderr
+from fidtool.cli.output import keep_running_without_stderr, print_error
 from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
-from fidtool.system.background import CALL
+from fidtool.system.background import CALL_THREAD_NAME
 
-LEAVING_SECONDS = 3.0
+EXIT_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""
-TELLING_SECONDS = 8.0
+REPORT_SECONDS = 8.0
 """How long a rank that fails before the rendezvous tries to report its error to the others, which
 may still start.
 """
@@ -114,7 +114,7 @@ def process() -> NoReturn:
             signals.refuse_exits()
             main()
         except KeyboardInterrupt:  # before main handles signals
-            _complain(stopped_error())
+            _exit_with_error(stopped_error())
     except SystemExit as ended:
         _exit(ended)
 
@@ -127,10 +127,10 @@ def _exit(ended: SystemExit) -> NoReturn:
     exits as usual and reports it.
     """
     status = int(ended.code or 0)
-    if status or any(thread.name == CALL for thread in threading.enumerate()):
+    if status or any(thread.name == CALL_THREAD_NAME for thread in threading.enumerate()):
         # A thread that is stuck in a network, a decoder or a logger would keep the process alive
         # indefinitely.
-        force = threading.Timer(LEAVING_SECONDS, signals.end_process, (status,))
+        force = threading.Timer(EXIT_SECONDS, signals.end_process, (status,))
         force.daemon = True
         force.start()
     atexit._run_exitfuncs()
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if discover_or_alone().world_size > 1:
             # A rank that fails before the rendezvous reports its error through torch's store, and
             # an import of torch that was interrupted by a signal cannot be repeated.
-            with signals.deferred():
+            with signals.defer():
                 import torch  # noqa: F401  (only imported)
             if signals.received:
                 raise KeyboardInterrupt
@@ -163,22 +163,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         command = error.ctx.command_path if error.ctx else " ".join(["fidtool", *typed[:1]])
         from fidtool.cli import hints  # deferred: most command lines need none
 
-        message = hints.advice(error, typed, [*_COMMANDS])
-        _complain(InputError(f"{message} (see `{command} --help`)"))
+        message = hints.explain_usage_error(error, typed, [*_COMMANDS])
+        _exit_with_error(InputError(f"{message} (see `{command} --help`)"))
     except FidtoolError as error:
         if error.printed:
             sys.exit(error.exit_code)
-        _complain(error)
+        _exit_with_error(error)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         # click writes a help text to a full disk
-        _complain(RunError(f"the command failed ({error})"))
+        _exit_with_error(RunError(f"the command failed ({error})"))
     except (click.Abort, KeyboardInterrupt):
-        _complain(stopped_error())
+        _exit_with_error(stopped_error())
 
 
-def _complain(error: FidtoolError) -> NoReturn:
+def _exit_with_error(error: FidtoolError) -> NoReturn:
     """Exit with one line on stderr, before the rendezvous with other ranks.
 
     If there are other ranks, which may wait for this one, they get the error and print it. Under
@@ -188,19 +188,19 @@ def _complain(error: FidtoolError) -> NoReturn:
     launch = discover_or_alone()
     prints = not launcher_serves_store()
     if launch.rank == 0 or isinstance(error, LaunchError):
-        error_line(error)
+        print_error(error)
         sys.exit(error.exit_code)
     add_location(error, launch.rank, launch.world_size)
     if prints:
-        error_line(error)
+        print_error(error)
     stopped = isinstance(error, StoppedError)
     if prints or not stopped:  # torchrun stops the other ranks as well
         from fidtool.distributed.rendezvous import report_absence
 
-        seconds = STOPPING_SECONDS if stopped else TELLING_SECONDS
+        seconds = STOPPING_SECONDS if stopped else REPORT_SECONDS
         # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has
         # reported the error.
         with contextlib.suppress(KeyboardInterrupt):
             if not report_absence(error, seconds) and not prints:
-                error_line(error)
+                print_error(error)
     sys.exit(error.exit_code)

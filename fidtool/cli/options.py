@@ -11,14 +11,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
-from fidtool.cli.output import apart_from_prints, note, print_lines
+from fidtool.cli.output import note, print_lines, redirect_prints
 from fidtool.distributed.launch import discover_or_alone
 from fidtool.errors import FidtoolError
 from fidtool.features.choice import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.presets import PRESETS, apply_preset
 from fidtool.settings.settings import GROUPS, OUTPUT, Settings
 from fidtool.validation import Setting
 
@@ -28,7 +28,7 @@ TYPED = click.core.ParameterSource.COMMANDLINE
 _NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|SET$|[A-Z]+[.]json")
 
 
-def completing(
+def make_completer(
     names: Collection[str], or_file: bool = False
 ) -> Callable[..., list[CompletionItem]]:
     """Return a ``shell_complete`` of names, of a list with commas for its last one; ``or_file`` for
@@ -47,10 +47,10 @@ def completing(
 
 # Completion of settings whose values are names, but not only those.
 _COMPLETING = {
-    "preset": completing(PRESETS),
-    "protocol": completing(NAMED_PROTOCOLS),
-    "extractor": completing(["inception", *MODEL_FAMILIES], or_file=True),
-    "metrics": completing([*BUILT_IN, ALL], or_file=True),
+    "preset": make_completer(PRESETS),
+    "protocol": make_completer(NAMED_PROTOCOLS),
+    "extractor": make_completer(["inception", *MODEL_FAMILIES], or_file=True),
+    "metrics": make_completer([*BUILT_IN, ALL], or_file=True),
 }
 
 
@@ -86,10 +86,10 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
-        self.fields = config.settings_of(settings)
+        self.fields = config.command_settings(settings)
         if self.fields:
-            options = [_option_of(name, setting) for name, setting in self.fields.items()]
-            self.params = [*options, *self.params, *_OF_SETTINGS]
+            options = [_make_option(name, setting) for name, setting in self.fields.items()]
+            self.params = [*options, *self.params, *_SETTINGS_OPTIONS]
         for parameter in self.params:
             if parameter.type is click.STRING and _NAMES_FILE.match(parameter.metavar or "REAL"):
                 parameter.type = click.Path(readable=False)  # completed by shells, and not checked
@@ -108,16 +108,16 @@ class Command(click.Command):
         prints = discover_or_alone().rank == 0
 
         def settings() -> Settings:
-            return Settings(**with_preset(filed, typed))
+            return Settings(**apply_preset(filed, typed))
 
         try:
-            with apart_from_prints():
+            with redirect_prints():
                 if dumps:
                     settings()
-                    print_lines(config.lines_of({**filed, **typed}) if prints else [])
+                    print_lines(config.format_settings({**filed, **typed}) if prints else [])
                     return 0
                 if filed and prints:  # also with --quiet: they may change the values
-                    note(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}")
+                    note(f"settings from {file}: {', '.join(config.format_settings(filed)[1:])}")
                 ctx.params["settings"] = settings
                 return super().invoke(ctx)
         except FidtoolError as error:
@@ -151,7 +151,7 @@ class Command(click.Command):
                     formatter.write(f"{indent}# {comment}\n{indent}{command}\n")
 
 
-class OnceCommand(Command):
+class LocalRankZeroCommand(Command):
     """A command that, under a launcher, only one process per machine runs. Its function may yield
     lines to print.
     """
@@ -189,7 +189,7 @@ QUIET = option(
 )
 
 
-def _show_all(ctx: click.Context, parameter: click.Parameter, shown: bool) -> None:
+def _show_full_help(ctx: click.Context, parameter: click.Parameter, shown: bool) -> None:
     if shown and not ctx.resilient_parsing:
         ctx.meta[str(parameter.name)] = True
         click.echo(ctx.get_help(), color=ctx.color)
@@ -201,10 +201,10 @@ _HELP_ALL = click.Option(
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_show_all,
+    callback=_show_full_help,
     help="Show all options, also the less common ones, and exit.",
 )
-_OF_SETTINGS = (
+_SETTINGS_OPTIONS = (
     GroupedOption(
         ["--config"],
         group=OUTPUT,
@@ -223,11 +223,13 @@ _OF_SETTINGS = (
 )
 
 
-def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> str | None:
+def _join_names(
+    context: click.Context, parameter: click.Parameter, names: Sequence[str]
+) -> str | None:
     return ",".join(names) if names else None
 
 
-def _option_of(name: str, setting: Setting) -> GroupedOption:
+def _make_option(name: str, setting: Setting) -> GroupedOption:
     shown = f" [default: {setting.shown}]" if setting.shown else ""
     flags = setting.flag.split()
     given: dict[str, Any] = {
@@ -241,7 +243,7 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
     if name in ("metrics", "extractor"):
         given["multiple"] = True
         given["default"] = [setting.default] if setting.default else []
-        given["callback"] = _joined
+        given["callback"] = _join_names
     if setting.choices:
         given["type"] = click.Choice(setting.choices)
     elif setting.kind in (int, float):

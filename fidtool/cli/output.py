@@ -21,40 +21,40 @@ from fidtool.errors import (
     InputError,
     MetricSetting,
     RunError,
-    as_argument,
-    reason_of,
+    format_argument,
+    format_reason,
     render,
 )
-from fidtool.names import legible
+from fidtool.names import escape_text
 from fidtool.system.cache_dir import (
     atomic_write,
     check_target,
     moved_descriptors,
     open_descriptor,
 )
-from fidtool.system.json_fields import plain
-from fidtool.system.local_files import READ_SECONDS, in_time
+from fidtool.system.json_fields import to_json_value
+from fidtool.system.local_files import READ_SECONDS, read_with_timeout
 
 if TYPE_CHECKING:
     from fidtool.system.console import Console
 
 
-def shown(text: str) -> str:
+def render_message(text: str) -> str:
     """Return a message as the command line prints it: with flags, and without secrets in URLs."""
-    return render(text, as_flag)
+    return render(text, format_flag)
 
 
-def as_flag(setting: str | MetricSetting, value: object = None) -> str:
+def format_flag(setting: str | MetricSetting, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
-    from fidtool.metrics.registry import key_of  # deferred: only messages need it
+    from fidtool.metrics.registry import setting_key  # deferred: only messages need it
     from fidtool.settings.settings import ALL_SETTINGS
 
-    name = setting if isinstance(setting, str) else key_of(setting.metric, setting.name)
+    name = setting if isinstance(setting, str) else setting_key(setting.metric, setting.name)
     if name in ("real", "fake"):
         return name.upper()
     field = ALL_SETTINGS.get(name)
     if field is None or not field.group:
-        return as_argument(setting, value)
+        return format_argument(setting, value)
     flag = field.flag.split()[0]
     if value is None or value is True:
         return flag
@@ -67,7 +67,7 @@ def as_flag(setting: str | MetricSetting, value: object = None) -> str:
     return f"{flag} {value}"
 
 
-class _Unfailing(TextIOWrapper):
+class _LossyStream(TextIOWrapper):
     """A stream that loses what cannot be written, such as a log on a full disk."""
 
     def write(self, text: str, /) -> int:
@@ -90,15 +90,15 @@ def keep_running_without_stderr() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     else:
         file = open(stderr.fileno(), "wb", closefd=False)  # noqa: SIM115
-        sys.stderr = _Unfailing(file, stderr.encoding, stderr.errors, line_buffering=True)
+        sys.stderr = _LossyStream(file, stderr.encoding, stderr.errors, line_buffering=True)
 
 
-# The stream of the result within `apart_from_prints`.
+# The stream of the result within `redirect_prints`.
 _stdout: list[Any] = []
 
 
 @contextlib.contextmanager
-def apart_from_prints() -> Iterator[None]:
+def redirect_prints() -> Iterator[None]:
     """Within the block, what other code writes to stdout goes to stderr, because stdout has the
     result only.
 
@@ -107,7 +107,7 @@ def apart_from_prints() -> Iterator[None]:
     with contextlib.ExitStack() as block:
         stdout = sys.stdout
         if _is_descriptor(stdout, 1) and _is_descriptor(sys.stderr, 2):
-            stdout = block.enter_context(_moved(stdout))
+            stdout = block.enter_context(_redirect_stdout(stdout))
         _stdout.append(stdout)
         block.callback(_stdout.pop)
         block.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -123,7 +123,7 @@ def _is_descriptor(stream: Any, number: int) -> bool:
 
 
 @contextlib.contextmanager
-def _moved(stdout: TextIO) -> Iterator[TextIO]:
+def _redirect_stdout(stdout: TextIO) -> Iterator[TextIO]:
     """Context manager that points descriptor 1 at stderr, and returns an unbuffered stream of
     stdout's file.
     """
@@ -144,7 +144,7 @@ def _result_stream() -> Any:
     return _stdout[0] if _stdout else sys.stdout
 
 
-def check_early(
+def check_paths_early(
     paths: Sequence[str], *roles: str, check: Callable[[], None] = lambda: None
 ) -> None:
     """Report a typo before the slow import of torch. With several ranks, the run alone reports it.
@@ -155,24 +155,24 @@ def check_early(
         from fidtool.run.opening import check_paths
 
         check()
-        in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
+        read_with_timeout(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
 
 
-def console_of(quiet: bool) -> Console:
+def make_console(quiet: bool) -> Console:
     """Return the console of a command that measures."""
     from fidtool.system.console import Console  # lazily, because it imports tqdm
 
-    return Console(warnings=True, progress=not quiet, spelling=as_flag)
+    return Console(warnings=True, progress=not quiet, spelling=format_flag)
 
 
 def note(line: str) -> None:
     """Print a line on stderr, with flags and as legible text."""
-    click.echo(legible(shown(line)), err=True)
+    click.echo(escape_text(render_message(line)), err=True)
 
 
-def error_line(error: FidtoolError) -> None:
+def print_error(error: FidtoolError) -> None:
     """Print an error on one line of stderr. File names can contain line breaks."""
-    click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
+    click.echo(f"error: {' '.join(render_message(error.text).split())}", err=True)
 
 
 def print_lines(lines: Sequence[str]) -> None:
@@ -182,13 +182,13 @@ def print_lines(lines: Sequence[str]) -> None:
     except BrokenPipeError:
         raise  # the reader has enough: click exits in silence
     except OSError as error:
-        reason = reason_of(error)
+        reason = format_reason(error)
         raise RunError(f"the result could not be written to stdout ({reason})") from None
 
 
-def document(**entries: object) -> str:
+def to_json_text(**entries: object) -> str:
     """Return the JSON of a command, whose dataclasses are their fields."""
-    return json.dumps(plain({"schema": 1, **entries}), indent=2)
+    return json.dumps(to_json_value({"schema": 1, **entries}), indent=2)
 
 
 def paragraph(text: str, first: str, other: str) -> str:
@@ -200,12 +200,12 @@ def paragraph(text: str, first: str, other: str) -> str:
     )
 
 
-def labelled(label: str, text: str, width: int) -> str:
+def format_labelled(label: str, text: str, width: int) -> str:
     """Return a text behind a label of this width, as lines that begin in the same column."""
     return paragraph(text, f"  {label:{width}}", " " * (width + 2))
 
 
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return rows of equal length as lines with aligned columns, without spaces at their ends."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -233,7 +233,7 @@ def print_whole(lines: Sequence[str]) -> None:
     stdout.buffer.flush()
 
 
-def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: str) -> Path:
+def parse_local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: str) -> Path:
     """Return the path that a flag names, which must not be a URL or a folder.
 
     If there are ``suffixes``, it must end in one; ``remedies`` are further ones than another name.
@@ -251,11 +251,13 @@ def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: st
     return file
 
 
-def output_file(flag: str, name: str, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> Path:
-    """Return the path that a flag names, see `local_file`, of a file that can be written and is
-    none of ``inputs``.
+def parse_output_file(
+    flag: str, name: str, suffixes: Sequence[str], inputs: Sequence[str] = ()
+) -> Path:
+    """Return the path that a flag names, see `parse_local_file`, of a file that can be written and
+    is none of ``inputs``.
     """
-    file = local_file(flag, name, suffixes)
+    file = parse_local_file(flag, name, suffixes)
     check_target(f"{flag} {file}", file, inputs)
     return file
 
@@ -269,7 +271,7 @@ _FORMS = {
 }
 
 
-def result_file(name: str) -> tuple[Path, str]:
+def parse_result_file(name: str) -> tuple[Path, str]:
     """Return the path of ``--output`` and its format, which is JSON if the name has no suffix.
 
     An existing file is only overwritten if it is empty or a result in this format, never an image
@@ -278,9 +280,9 @@ def result_file(name: str) -> tuple[Path, str]:
     suffix = Path(name).suffix.lower()
     if suffix[1:2].isalpha():
         remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-        file = local_file("--output", name, [*_FORMS], remedy)
+        file = parse_local_file("--output", name, [*_FORMS], remedy)
     else:  # what follows the dot of a name such as cfg1.5 is no suffix
-        file = local_file("--output", name)
+        file = parse_local_file("--output", name)
         suffix = ".json"
     form, start = _FORMS[suffix]
     if open_descriptor(file) is None and os.path.isfile(file):
@@ -295,7 +297,7 @@ def result_file(name: str) -> tuple[Path, str]:
     return file, form
 
 
-def on_terminal() -> bool:
+def is_terminal() -> bool:
     stdout = _result_stream()
     return stdout is not None and not stdout.closed and bool(stdout.isatty())
 
@@ -310,7 +312,7 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
         try:
             write(content)
         except OSError as error:
-            problems.append(f"{place} ({reason_of(error)})")
+            problems.append(f"{place} ({format_reason(error)})")
 
     attempt(print_whole, printed, "stdout")
     for file, write in files.items():

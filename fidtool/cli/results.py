@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cli.options import JSON, OnceCommand, completing, outputs_option
+from fidtool.cli.options import JSON, LocalRankZeroCommand, make_completer, outputs_option
 from fidtool.cli.output import (
-    as_flag,
-    columns,
-    document,
-    labelled,
+    align_columns,
+    format_flag,
+    format_labelled,
     note,
-    output_file,
+    parse_output_file,
+    parse_result_file,
     print_lines,
     publish,
-    result_file,
-    shown,
+    render_message,
+    to_json_text,
     write_lines,
 )
 from fidtool.errors import InputError
-from fidtool.names import legible, short_names
+from fidtool.names import escape_text, short_names
 from fidtool.settings.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from fidtool.result.verify import Verdict
 
 # How many values of classes `diff` prints; its JSON has all.
-_MOST_CLASSES = 20
-_OF_DIFF = (
+_MAX_CLASSES = 20
+_DIFF_EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ --uncertainty -o fid.json"),
     ("Another day", "fidtool compute real/ fake/ --uncertainty -o new.json"),
     ("What changed, and is it worse?", "fidtool diff fid.json new.json"),
@@ -64,7 +64,7 @@ _OF_TABLE = (
 )
 
 
-@click.command(cls=OnceCommand, examples=_OF_DIFF)
+@click.command(cls=LocalRankZeroCommand, examples=_DIFF_EXAMPLES)
 @click.argument("before", metavar="A.json")
 @click.argument("after", metavar="B.json")
 @JSON
@@ -76,13 +76,13 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
     one of each. With the error bars of both (--uncertainty), a FAKE is worse or better if the 95 %
     interval of the difference excludes 0.
     """
-    from fidtool.result.changes import changes_of, difference_lines
+    from fidtool.result.changes import compare_results, difference_lines
     from fidtool.result.evaluation import read_evaluation
 
-    changes = changes_of(read_evaluation(before), read_evaluation(after))
-    changes = [replace(change, reason=shown(change.reason)) for change in changes]
+    changes = compare_results(read_evaluation(before), read_evaluation(after))
+    changes = [replace(change, reason=render_message(change.reason)) for change in changes]
     if as_json:
-        yield document(changes=changes)
+        yield to_json_text(changes=changes)
         return
     lines = []
     for change in changes:
@@ -90,15 +90,15 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
         classes = _class_rows(change.classes)
         rows = [("", *short_names([before, after]), "difference")]
         rows += [_value_row(key, pair) for key, pair in change.metrics.items()]
-        lines += columns([*rows, *classes[:_MOST_CLASSES]])
-        if len(classes) > _MOST_CLASSES:
-            lines.append(f"  and {len(classes) - _MOST_CLASSES} more, see --json")
+        lines += align_columns([*rows, *classes[:_MAX_CLASSES]])
+        if len(classes) > _MAX_CLASSES:
+            lines.append(f"  and {len(classes) - _MAX_CLASSES} more, see --json")
         if not change.besides:
             lines.append("  no difference in settings, protocol, sets and environment")
         lines += [
             f"  {line}" for line in difference_lines(change.besides) if line not in change.reason
         ]
-    yield from map(legible, lines)
+    yield from map(escape_text, lines)
 
 
 def _class_rows(classes: Mapping[str, Values]) -> list[tuple[str, ...]]:
@@ -123,7 +123,7 @@ def _value_row(name: str, pair: tuple[float | None, float | None]) -> tuple[str,
     return f"  {name}", *texts, difference
 
 
-@click.command(cls=OnceCommand, examples=_OF_HISTORY)
+@click.command(cls=LocalRankZeroCommand, examples=_OF_HISTORY)
 @click.argument("file", metavar="FILE.jsonl")
 def history(file: str) -> Iterator[str]:
     """Show the results that `compute --history` added to a file, by set and date.
@@ -142,34 +142,34 @@ def history(file: str) -> Iterator[str]:
         heading = f"{result.fake.path} against {result.real.path}, {basis}:"
         groups.setdefault(heading, []).append(evaluation)
     for heading, group in groups.items():
-        yield legible(heading)
-        yield from map(legible, _days(group))
+        yield escape_text(heading)
+        yield from map(escape_text, _history_lines(group))
     if not groups:
-        yield legible(f"{file} has no results")
+        yield escape_text(f"{file} has no results")
 
 
-def _days(evaluations: Sequence[Evaluation]) -> list[str]:
+def _history_lines(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a heading, and a line per result of one FAKE."""
-    from fidtool.report.tables import columns_of
-    from fidtool.result.changes import change_of
+    from fidtool.report.tables import make_columns
+    from fidtool.result.changes import compare_result
 
     results = tuple(evaluation.results[0] for evaluation in evaluations)
     dates = [evaluation.run.date.replace("T", " ").removesuffix("Z") for evaluation in evaluations]
-    verdicts = ["", *(change_of(*pair).verdict for pair in pairwise(evaluations))]
+    verdicts = ["", *(compare_result(*pair).verdict for pair in pairwise(evaluations))]
     for row, result in enumerate(results):
         if result.missed:
             verdicts[row] = f"{verdicts[row]}, missed a gate".removeprefix(", ")
-    values = columns_of(replace(evaluations[-1], results=results))
+    values = make_columns(replace(evaluations[-1], results=results))
     table = [
         ("  date (UTC)", *dates),
         ("images", *(str(result.fake.count or "?") for result in results)),
         *((column.heading, *column.values) for column in values),
         ("than before", *verdicts),
     ]
-    return columns(list(zip(*table, strict=True)))
+    return align_columns(list(zip(*table, strict=True)))
 
 
-@click.command(cls=OnceCommand, examples=_OF_REPORT)
+@click.command(cls=LocalRankZeroCommand, examples=_OF_REPORT)
 @click.argument("result", metavar="RESULT.json")
 @click.option(
     "--output", "-o", metavar="FILE.html", help="The page. [default: RESULT.html, unless it exists]"
@@ -181,7 +181,7 @@ def report(result: str, output: str | None) -> Iterator[str]:
     images and pairs of neighbours for the page.
     """
     from fidtool.reading.lookup import ImageLookup
-    from fidtool.report.outputs import check_shown, write_shown
+    from fidtool.report.outputs import check_report_files, write_report_file
     from fidtool.result.evaluation import read_evaluation
 
     evaluation = read_evaluation(result)
@@ -189,15 +189,22 @@ def report(result: str, output: str | None) -> Iterator[str]:
     if output is None and page.exists():
         problem = f"{page} exists, and may show images that are gone:"
         raise InputError(problem, "pass --output FILE.html")
-    page = output_file("--output", str(page) if output is None else output, (".html",))
-    check_shown({"report": page})
+    page = parse_output_file("--output", str(page) if output is None else output, (".html",))
+    check_report_files({"report": page})
     if all(comparison.exhibit is None for comparison in evaluation.results):
         note(f"{result} is without the images of a page: it was computed without --report")
-    publish([], {page: partial(write_shown, evaluation, ImageLookup(), "report", spelling=as_flag)})
+    publish(
+        [],
+        {
+            page: partial(
+                write_report_file, evaluation, ImageLookup(), "report", spelling=format_flag
+            )
+        },
+    )
     yield str(page)
 
 
-@click.command(cls=OnceCommand, examples=_OF_TABLE)
+@click.command(cls=LocalRankZeroCommand, examples=_OF_TABLE)
 @click.argument("results", metavar="RESULT.json...", nargs=-1, required=True)
 @click.option(
     "--format",
@@ -221,31 +228,31 @@ def table(
     results have other REALs, precisions or crops, the table says so and marks none as best; with
     other settings of a metric, none of that metric.
     """
-    from fidtool.report.tables import doubts_about, join_files, lines_in, select_columns
+    from fidtool.report.tables import find_incomparable, format_lines, join_files, select_columns
     from fidtool.result.evaluation import read_evaluation
 
     for name in outputs:
-        output_file("--output", name, (".csv", ".md", ".tex"))
-    forms = dict(map(result_file, outputs))
+        parse_output_file("--output", name, (".csv", ".md", ".tex"))
+    forms = dict(map(parse_result_file, outputs))
     saved = {name: read_evaluation(name) for name in results}
     if columns is not None:
         saved = select_columns(saved, columns.split(","))
-    lines = lines_in(form, saved)
+    lines = format_lines(form, saved)
     warnings = [str(alert) for alert in join_files(saved).alerts if alert.severity == "high"]
     if form == "csv":  # the other formats have them
-        warnings = [*doubts_about(saved)[1], *warnings]
+        warnings = [*find_incomparable(saved)[1], *warnings]
     for warning in warnings:
         note(f"warning: {warning}")
-    files = {file: partial(write_lines, lines_in(forms[file], saved)) for file in forms}
+    files = {file: partial(write_lines, format_lines(forms[file], saved)) for file in forms}
     publish(lines, files)
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=LocalRankZeroCommand)
 @click.argument("result", metavar="RESULT.json")
 @click.option(
     "--preset",
     metavar="NAME",
-    shell_complete=completing(PRESETS),
+    shell_complete=make_completer(PRESETS),
     help="Preset; by default that of the run, or else of its reference.",
 )
 @click.option(
@@ -263,7 +270,7 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
 
     verdicts = requirements.verify(result, preset)
     if as_json:
-        print_lines([document(verdicts=verdicts)])
+        print_lines([to_json_text(verdicts=verdicts)])
     else:
         for verdict in verdicts:
             print_lines([*_verdict_lines(verdict)])
@@ -278,9 +285,9 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
 
     line = f"{verdict.fake}: {verdict.outcome}"
     if verdict.comparable is None:
-        line += f" ({len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known)"
+        line += f" ({len(verdict.names_with(NOT_KNOWN))} of {len(verdict.items)} not known)"
     yield line
     for item in verdict.items:
-        yield labelled(item.verdict, f"{item.name}: {item.found}", 10)
+        yield format_labelled(item.verdict, f"{item.name}: {item.found}", 10)
         if item.verdict != YES:
-            yield labelled("", f"expected: {item.expected} ({item.source})", 10)
+            yield format_labelled("", f"expected: {item.expected} ({item.source})", 10)

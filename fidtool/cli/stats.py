@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
-from fidtool.cli.output import as_flag, check_early, console_of, output_file
-from fidtool.errors import InputError, RunError, reason_of
+from fidtool.cli.options import QUIET, TYPED, Command, LocalRankZeroCommand, option
+from fidtool.cli.output import check_paths_early, format_flag, make_console, parse_output_file
+from fidtool.errors import InputError, RunError, format_reason
 from fidtool.features.protocol import WRITTEN_LAYOUTS, find_protocol
 from fidtool.settings.settings import OUTPUT, Settings, StatisticsSettings
 
@@ -112,7 +112,7 @@ def stats(
     """
     chosen = settings()
     if layout is not None:
-        chosen = _in_layout(chosen, layout)
+        chosen = _layout_settings(chosen, layout)
         if part is not None or since is not None:
             raise InputError(
                 "--layout is for statistics that are computed at once:", "omit --part and --since"
@@ -123,10 +123,10 @@ def stats(
     def check() -> None:
         _check_target(output, layout, force, [images])
 
-    check_early([images], check=check)
+    check_paths_early([images], check=check)
     from fidtool.run.evaluate import measure_statistics
 
-    console = console_of(quiet)
+    console = make_console(quiet)
     statistics, sample = measure_statistics(
         [(images, "")],
         chosen,
@@ -150,7 +150,7 @@ def stats(
     _write(output, statistics, force, console, notes, layout, sample)
 
 
-@click.command(cls=OnceCommand, examples=_OF_MERGE)
+@click.command(cls=LocalRankZeroCommand, examples=_OF_MERGE)
 @click.argument("parts", metavar="PART.npz...", nargs=-1, required=True)
 @_OUTPUT
 @QUIET
@@ -166,7 +166,7 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     from fidtool.diagnose.diagnosis import warnings_about
     from fidtool.statistics.merging import merge_statistics
 
-    console = console_of(quiet)
+    console = make_console(quiet)
     statistics = merge_statistics(parts)
     for warning in warnings_about(output, statistics):
         console.warn(warning.message)
@@ -189,13 +189,13 @@ def _write(
         write_statistics(target, statistics, layout, images, overwrite=force)
     except OSError as error:
         raise RunError(
-            f"the statistics could not be written to {target}: {reason_of(error)}"
+            f"the statistics could not be written to {target}: {format_reason(error)}"
         ) from None
     said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]
     console.say(f"wrote {target}: {', '.join(said)}")
 
 
-def _in_layout(settings: Settings, layout: str) -> Settings:
+def _layout_settings(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = find_protocol(layout).name
     network = settings.network
@@ -210,7 +210,7 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
             raise InputError(
                 f"--layout {layout} is for Inception's 2048 dimensions and the protocol "
                 f"{protocol}:",
-                f"omit {as_flag(name)}, which follows from it",
+                f"omit {format_flag(name)}, which follows from it",
                 setting=name,
             )
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
@@ -222,7 +222,7 @@ def _check_target(name: str, layout: str | None, force: bool, inputs: Sequence[s
     """
     from fidtool.statistics.file import features_file
 
-    target = output_file("-o", name, (".npz",), inputs)
+    target = parse_output_file("-o", name, (".npz",), inputs)
     files = [target]
     if layout == "clean-fid":
         files.append(features_file(target))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from fidtool.names import format_count, shorten
 
 # Probability of a warning about classes that are drawn at random.
-_CHANCE = 1e-4
+_FALSE_ALARM_RATE = 1e-4
 # Total variation distance of the shares above which a difference is notable.
 _NOTABLE = 0.02
 # The law of chi-square holds for classes with at least this expected number of images.
-_FEWEST = 5.0
+_MIN_EXPECTED = 5.0
 
 
 def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -29,7 +29,9 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     numbers = np.array(list(counts.values()), dtype=np.float64)
     images = numbers.sum(axis=0)
     chances = numbers[:, 0] * np.log(images[0] / images.sum())
-    missing = np.flatnonzero((numbers[:, 1] == 0) & (chances < np.log(_CHANCE / len(names))))
+    missing = np.flatnonzero(
+        (numbers[:, 1] == 0) & (chances < np.log(_FALSE_ALARM_RATE / len(names)))
+    )
     if len(missing):
         lacking = shorten(", ".join(names[place] for place in missing))
         number = format_count(len(missing), "class", "classes")
@@ -37,7 +39,7 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     shares = numbers / images
     apart = np.abs(shares[:, 0] - shares[:, 1])
     distance = apart.sum() / 2
-    if distance <= _NOTABLE or homogeneity(numbers) >= _CHANCE:
+    if distance <= _NOTABLE or homogeneity(numbers) >= _FALSE_ALARM_RATE:
         return []
     most = apart.argmax()
     real_share, fake_share = shares[most]
@@ -54,7 +56,7 @@ def homogeneity(numbers: NDArray[np.float64]) -> float:
     from scipy.stats import chi2_contingency  # deferred: it takes a second
 
     expected = numbers.sum(axis=1) * numbers.sum(axis=0).min() / numbers.sum()
-    kept = numbers[expected >= _FEWEST]
+    kept = numbers[expected >= _MIN_EXPECTED]
     if len(kept) < 2:
         return 1.0
     return float(chi2_contingency(kept, correction=False).pvalue)

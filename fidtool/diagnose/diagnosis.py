@@ -19,10 +19,10 @@ from fidtool.diagnose.duplicates import (
     SharedCopies,
     copies_finding,
     find_duplicates,
+    find_shared_copies,
     has_notable_copies,
     has_unnatural_copies,
-    shared_copies_of,
-    shared_finding,
+    leak_finding,
 )
 from fidtool.diagnose.findings import (
     ALWAYS_UNUSUAL,
@@ -36,14 +36,14 @@ from fidtool.diagnose.findings import (
 )
 from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
-from fidtool.errors import ResultWarning, Severity, option, without_secrets
+from fidtool.errors import ResultWarning, Severity, option, redact_json
 from fidtool.features.protocol import FEATURES, SPATIAL
-from fidtool.names import format_count, or_none
+from fidtool.names import format_count, format_optional
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import BadFile
-from fidtool.sources.kinds import PassedOver
+from fidtool.sources.kinds import IgnoredFiles
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.system.json_fields import NOT_IN_JSON, Share, fields_of
+from fidtool.system.json_fields import NOT_IN_JSON, Share, to_json_fields
 
 CHECKUP_SCHEMA = 1
 """Version of the JSON format of a `Checkup`."""
@@ -58,17 +58,17 @@ class SetInspection:
     """
 
     path: str
-    pictures: ImageRecords
+    records: ImageRecords
     duplicates: Duplicates
     findings: list[Finding]
-    passed_over: PassedOver | None = None
+    passed_over: IgnoredFiles | None = None
     unreadable: Sequence[BadFile] = ()
 
 
 def inspect_set(
     path: str,
     images: ImageRecords | None,
-    passed_over: PassedOver | None = None,
+    passed_over: IgnoredFiles | None = None,
     unreadable: Sequence[BadFile] = (),
 ) -> SetInspection | None:
     """Diagnose a set of images by itself; None without records of them."""
@@ -79,22 +79,22 @@ def inspect_set(
     )
 
 
-def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
+def select_unusual(own: SetInspection, other: SetInspection | None) -> list[Finding]:
     """Return the findings that are unusual for the kind of images: with more than twice the share
     in the other set.
     """
     if other is None:
         return own.findings
-    usual = {finding.code: finding.count / len(other.pictures) for finding in other.findings}
+    usual = {finding.code: finding.count / len(other.records) for finding in other.findings}
     unusual = []
     for finding in own.findings:
-        share = finding.count / len(own.pictures)
+        share = finding.count / len(own.records)
         if finding.code in ALWAYS_UNUSUAL or share > 2.0 * usual.get(finding.code, 0.0):
             unusual.append(finding)
     return unusual
 
 
-def findings_about(
+def find_problems(
     own: SetInspection,
     other: SetInspection | None,
     about: About = "real",
@@ -117,12 +117,12 @@ def findings_about(
     findings = unreadable_findings(own.unreadable)
     if notable:
         findings.append(copies_finding(duplicates, generated))
-    findings += unusual_findings(own, other)
-    findings += property_findings(own.pictures)
+    findings += select_unusual(own, other)
+    findings += property_findings(own.records)
     return [replace(finding, set=about) for finding in findings]
 
 
-def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
+def warnings_from_findings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
     """Return warnings from the ``findings`` about a set, and about the pair with it as FAKE.
 
     `set_warnings` has those of skipped files.
@@ -149,19 +149,20 @@ def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
     skipped files.
     """
     warnings = [
-        ResultWarning("", f"skipped {bad.file}: {bad.reason}") for bad in statistics.skipped
+        ResultWarning("", f"skipped {bad_file.file}: {bad_file.reason}")
+        for bad_file in statistics.skipped
     ]
     if statistics.part is not None:
         return warnings
     warnings += set_warnings({path: statistics})
     inspection = inspect_set(path, statistics.pictures)
     if inspection is not None:
-        warnings += finding_warnings(inspection, findings_about(inspection, None))
+        warnings += warnings_from_findings(inspection, find_problems(inspection, None))
     return warnings
 
 
 @dataclass(frozen=True)
-class DuplicatesOfSets:
+class DuplicatesBySet:
     """Duplicates in each set; None without records of its images."""
 
     real: Duplicates | None = None
@@ -181,7 +182,7 @@ class Diagnosis:
         lines: the warnings that result.
     """
 
-    duplicates: DuplicatesOfSets = DuplicatesOfSets()
+    duplicates: DuplicatesBySet = DuplicatesBySet()
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
     lines: tuple[ResultWarning, ...] = field(default=(), metadata=NOT_IN_JSON)
@@ -196,7 +197,7 @@ class Diagnosis:
         """Duplicates in FAKE."""
         return self.duplicates.fake
 
-    def about(self, about: About) -> tuple[Finding, ...]:
+    def findings_for(self, about: About) -> tuple[Finding, ...]:
         """Return the findings about FAKE, REAL or the pair."""
         return tuple(finding for finding in self.findings if finding.set == about)
 
@@ -215,7 +216,7 @@ def diagnose(
         paired: whether each image of FAKE is compared with that of REAL in the same row.
         shown: returns a message as it is printed.
     """
-    duplicates = DuplicatesOfSets(
+    duplicates = DuplicatesBySet(
         None if real is None else real.duplicates, None if fake is None else fake.duplicates
     )
     if fake is real:
@@ -223,18 +224,18 @@ def diagnose(
     about_real = []
     lines = []
     if real is not None:
-        about_real = findings_about(real, fake)
-        lines = finding_warnings(real, about_real)
+        about_real = find_problems(real, fake)
+        lines = warnings_from_findings(real, about_real)
     findings = []
     shared = None
     if fake is not None:
-        findings = findings_about(fake, real, "fake", gate)
+        findings = find_problems(fake, real, "fake", gate)
         if real is not None:
-            shared = shared_copies_of(real.pictures, fake.pictures)
+            shared = find_shared_copies(real.records, fake.records)
             findings += _findings_about_pair(real, fake, shared, paired)
             if paired:
                 lines += _lossless_warnings(real, fake)
-        lines += finding_warnings(fake, findings)
+        lines += warnings_from_findings(fake, findings)
     shown_findings = [
         replace(finding, message=shown(finding.message)) for finding in [*findings, *about_real]
     ]
@@ -247,11 +248,11 @@ def _findings_about_pair(
     findings = []
     # One path may be sampled in two ways.
     if shared.count and not paired and fake.path != real.path:
-        findings.append(shared_finding(real.path, shared, len(fake.pictures)))
-    own = unusual_findings(fake, real)
-    findings += pair_findings(real.pictures, fake.pictures, own, paired)
+        findings.append(leak_finding(real.path, shared, len(fake.records)))
+    own = select_unusual(fake, real)
+    findings += pair_findings(real.records, fake.records, own, paired)
     if paired:
-        findings += order_findings(real.pictures, fake.pictures)
+        findings += order_findings(real.records, fake.records)
     return findings
 
 
@@ -259,7 +260,7 @@ def _lossless_warnings(real: SetInspection, fake: SetInspection) -> list[ResultW
     """Return a warning if images of FAKE are pixel-identical to their partners, in the same row of
     REAL.
     """
-    is_same = real.pictures.records["digest"] == fake.pictures.records["digest"]
+    is_same = real.records.records["digest"] == fake.records.records["digest"]
     if not is_same.any():
         return []
     text = (
@@ -308,19 +309,23 @@ class Health:
     unreadable: tuple[BadFile, ...]
     duplicates: Duplicates
     findings: tuple[Finding, ...] = ()
-    passed_over: PassedOver | None = None
+    passed_over: IgnoredFiles | None = None
 
     def summary(self) -> str:
         """Return a one-line description of the set: number of images, formats, modes, sizes and
         ignored files.
         """
-        kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
+        kinds = [
+            format_counts(self.formats),
+            format_counts(self.modes),
+            format_counts(self.sizes, " pixels"),
+        ]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
         return f"{self.path}: {format_count(self.images, 'image')}, {'; '.join(kinds)}"
 
 
-def kinds_of(counts: dict[str, int], unit: str = "") -> str:
+def format_counts(counts: dict[str, int], unit: str = "") -> str:
     """Return how many images there are of each kind, or the kind if all are of one."""
     if len(counts) == 1:
         return f"{next(iter(counts))}{unit}"
@@ -379,26 +384,26 @@ class Checkup:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as it appears in the JSON."""
         outcome = {"code": self.exit_code, "reason": self.exit_reason}
-        return without_secrets({"schema": CHECKUP_SCHEMA, **fields_of(self), "exit": outcome})
+        return redact_json({"schema": CHECKUP_SCHEMA, **to_json_fields(self), "exit": outcome})
 
 
 def describe_set(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
     """Describe a set of at least one image, with the ``findings`` about it."""
-    records = inspection.pictures.records
+    records = inspection.records.records
     measures = Measures(records)
     sides = zip(records["width"].tolist(), records["height"].tolist(), strict=True)
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     quality = None
     if len(measures.qualities):
-        least, median, most = _spread(measures.qualities)
+        least, median, most = _min_median_max(measures.qualities)
         quality = round(least), round(median), round(most)
     return Health(
         path=inspection.path,
         images=len(records),
-        formats=_counts(records["format"].astype("U").tolist()),
-        modes=_counts(records["mode"].astype("U").tolist()),
-        sizes=_counts((f"{width}x{height}" for width, height in sides), 10),
-        aspect_ratios=_spread(measures.shapes),
+        formats=_count_names(records["format"].astype("U").tolist()),
+        modes=_count_names(records["mode"].astype("U").tolist()),
+        sizes=_count_names((f"{width}x{height}" for width, height in sides), 10),
+        aspect_ratios=_min_median_max(measures.shapes),
         jpeg_quality=quality,
         brightness=(float(measures.light.mean()), float(measures.light.std())),
         histogram=tuple((bins / bins.sum()).tolist()),
@@ -410,13 +415,13 @@ def describe_set(inspection: SetInspection, findings: tuple[Finding, ...] = ()) 
     )
 
 
-def _counts(names: Iterable[str], most: int | None = None) -> dict[str, int]:
+def _count_names(names: Iterable[str], most: int | None = None) -> dict[str, int]:
     """Return how often each name occurs: the most frequent first, else by name."""
     counts = Counter(sorted(names)).most_common(most)
     return {name or "unknown": count for name, count in counts}
 
 
-def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
+def _min_median_max(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
@@ -507,7 +512,8 @@ def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
         pairs = ", ".join(
-            f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing
+            f"{key} {format_optional(one.get(key))} against {format_optional(other.get(key))}"
+            for key in differing
         )
         effect = "the last digits may differ"
         severity: Severity = "low"

@@ -21,8 +21,8 @@ from fidtool.sources.crops import crops_to_one_size
 # A difference between the mean brightnesses is reported beyond this many standard deviations of the
 # brightness of REAL's images, which is more than chance explains; and beyond this many grey levels,
 # so that it is visible.
-_BRIGHTER = 0.75
-_LEAST_SHIFT = 8.0
+_MIN_BRIGHTNESS_SHIFT = 0.75
+_MIN_SHIFT = 8.0
 NOT_COMPARED = "not compared"
 """Code of a finding that says which comparisons were not possible, and is no fault of the
 images.
@@ -30,19 +30,19 @@ images.
 # Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one
 # set must also rank so much higher than those of the other: in standard deviations of a rank sum
 # (Mann & Whitney 1947).
-_ENOUGH = 50
-_CERTAIN = 4.0
+_LARGE_SET = 50
+_MIN_Z_SCORE = 4.0
 # A finding about FAKE alone that concerns more than this share of its images explains the
 # differences from REAL that follow from it; these are not reported again.
-_THROUGHOUT = 0.3
+_MAJORITY_SHARE = 0.3
 # Ratios of median sides: sizes differ if one side is more than twice the other; roughness is
 # compared if FAKE's side is more than 0.8 times REAL's, because smaller images of the same things
 # are rougher.
-_COARSER = 2.0
+_MIN_SIZE_RATIO = 2.0
 _AS_FINE = 0.8
 # FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points.
 _ROUGHER = 2.0
-_LEAST_ROUGHER = 8.0
+_MIN_ROUGHNESS_CHANGE = 8.0
 # FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times
 # REAL's.
 _CLIPPED = 0.2
@@ -56,7 +56,7 @@ _LOSSY_GAP = 0.1
 _SWAPPED = 0.4
 # Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be
 # visible.
-_LEAST_COLOUR = 6.0
+_MIN_COLOUR = 6.0
 # FAKE is colourless if its median colourfulness is below this share of REAL's.
 _FAINTER = 0.25
 # Shares of grayscale images are reported if they differ by more than this.
@@ -64,7 +64,7 @@ _GRAYER = 0.1
 # FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of
 # CIFAR-10 have at least 0.9 of each other's variety, the same photos with black borders 0.55, and a
 # single image with a little noise 0.1 to 0.3.
-_ALIKE = 0.45
+_MIN_VARIETY_RATIO = 0.45
 # Side of the network's input, in pixels: smaller images are enlarged.
 _INPUT_SIDE = 299
 # Median JPEG qualities are reported if they differ by more than this.
@@ -88,9 +88,9 @@ _SIMILAR_SIDE = 1.25
 # within two bands; and from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on
 # average and 4.3 within two bands, shrinking by another filter up to 4.0 and 3.0, and other photos
 # of the same kind 2.5 and 2.4.
-_LOST = 4.5
+_MIN_LOSS_DB = 4.5
 _CLIFF = 3.5
-_GONE = 8.0
+_GONE_LOSS_DB = 8.0
 # Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of
 # the other.
 _SOME_REPEATS = 0.2
@@ -106,7 +106,7 @@ _SEVERITIES: dict[str, Severity] = {
 
 # Findings about FAKE alone, and the differences that follow from them.
 _FAULTS = {"negative", "pale", "unscaled", "black", "clipped", "noise"}
-_OF_FAULTS = {
+_FAULT_DIFFERENCES = {
     "brightness",
     "clipped",
     "contrast",
@@ -117,7 +117,7 @@ _OF_FAULTS = {
     "less detail",
 }
 # The differences that follow from a difference.
-_FOLLOWING = {
+_IMPLIED_DIFFERENCES = {
     "clipped": {"brightness", "alike"},
     # A few images do not represent the set's values and channels.
     "alike": {
@@ -190,10 +190,10 @@ def pair_findings(
     differences = list(_differences(Measures(real.records), Measures(fake.records), paired))
     explained = set[str]()
     for code, _ in differences:
-        explained |= _FOLLOWING.get(code, set())
+        explained |= _IMPLIED_DIFFERENCES.get(code, set())
     for finding in own:
-        if finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake):
-            explained |= _OF_FAULTS
+        if finding.code in _FAULTS and finding.count > _MAJORITY_SHARE * len(fake):
+            explained |= _FAULT_DIFFERENCES
     findings = []
     for code, values in differences:
         if code not in explained:
@@ -204,15 +204,15 @@ def pair_findings(
 
 
 def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
-    yield from _sizes(real, fake)
+    yield from _compare_sizes(real, fake)
     yield from _colours(real, fake)
     yield from _qualities(real, fake, paired)
     yield from _values(real, fake)
     if len(real.measured) and len(fake.measured) and _side_ratio(real, fake) <= _SIMILAR_SIDE:
         yield from _stretching(real.measured, fake.measured)
         yield from _detail(real.measured, fake.measured)
-    if min(len(real), len(fake)) < _ENOUGH:
-        can_differ = _most_certain(len(real), len(fake)) > _CERTAIN
+    if min(len(real), len(fake)) < _LARGE_SET:
+        can_differ = _max_z_score(len(real), len(fake)) > _MIN_Z_SCORE
         but = ", except where nearly all differ" if can_differ else ""
         few = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
         compare = "to compare brightness, colours, values, variety and detail"
@@ -236,15 +236,15 @@ def _means(real: NDArray[np.generic], fake: NDArray[np.generic]) -> tuple[float,
     return float(real.mean()), float(fake.mean())
 
 
-def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
+def _is_certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     """Return whether the images are so many that a difference in these values, one per image, is
     not by chance.
     """
     images = len(real)
     others = len(fake)
-    if min(images, others) >= _ENOUGH:
+    if min(images, others) >= _LARGE_SET:
         return True
-    if _most_certain(images, others) <= _CERTAIN:
+    if _max_z_score(images, others) <= _MIN_Z_SCORE:
         return False
     # The test of Mann, Whitney and Wilcoxon. Importing SciPy's takes a second.
     _, place, counts = np.unique(
@@ -254,17 +254,19 @@ def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     every = images + others
     deviation = ranks[place[:images]].sum() - images * (every + 1) / 2
     ties = (counts.astype(np.float64) ** 3 - counts).sum() / (every * (every - 1))
-    return bool(abs(deviation) > _CERTAIN * math.sqrt(images * others / 12 * (every + 1 - ties)))
+    return bool(
+        abs(deviation) > _MIN_Z_SCORE * math.sqrt(images * others / 12 * (every + 1 - ties))
+    )
 
 
-def _most_certain(images: int, others: int) -> float:
+def _max_z_score(images: int, others: int) -> float:
     """Return how many standard deviations the rank sums of two sets differ by if no values
     overlap.
     """
     return math.sqrt(3.0 * images * others / (images + others + 1.0))
 
 
-def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
+def _compare_sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
     size = real.usual_size
     fake_size = fake.usual_size
     shape, fake_shape = _medians(real.shapes, fake.shapes)
@@ -277,7 +279,7 @@ def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
             f"FAKE's images are {fake_size[0]} x {fake_size[1]} pixels and REAL's "
             f"{size[0]} x {size[1]}"
         )
-    elif _side_ratio(real, fake) > _COARSER and smaller < _INPUT_SIDE:
+    elif _side_ratio(real, fake) > _MIN_SIZE_RATIO and smaller < _INPUT_SIDE:
         differing = (
             f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's "
             f"{real.side:.0f}"
@@ -300,8 +302,8 @@ def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
 def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
     light, fake_light = _means(real.light, fake.light)
     shift = fake_light - light
-    least_shift = max(_BRIGHTER * real.light.std(), _LEAST_SHIFT)
-    if abs(shift) > least_shift and _certain(real.light, fake.light):
+    least_shift = max(_MIN_BRIGHTNESS_SHIFT * real.light.std(), _MIN_SHIFT)
+    if abs(shift) > least_shift and _is_certain(real.light, fake.light):
         yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
     tints = real.chroma.mean(axis=2)
     fake_tints = fake.chroma.mean(axis=2)
@@ -309,16 +311,20 @@ def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
     fake_tint = fake_tints.mean(axis=0)
     straight = abs(tint - fake_tint).sum()
     swapped = abs(tint - fake_tint[::-1]).sum()
-    if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
+    if straight > 2 * _MIN_COLOUR and swapped < _SWAPPED * straight:
         blue_minus_red = np.array([1.0, -1.0])
-        if _certain(tints @ blue_minus_red, fake_tints @ blue_minus_red):
+        if _is_certain(tints @ blue_minus_red, fake_tints @ blue_minus_red):
             yield "swapped channels", ()
     gray, fake_gray = _means(real.gray, fake.gray)
-    if abs(gray - fake_gray) > _GRAYER and _certain(real.gray, fake.gray):
+    if abs(gray - fake_gray) > _GRAYER and _is_certain(real.gray, fake.gray):
         yield "grayscale", (gray, fake_gray)
         return
     colour, faint = _medians(real.colour, fake.colour)
-    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(real.colour, fake.colour):
+    if (
+        colour >= _MIN_COLOUR
+        and faint < _FAINTER * colour
+        and _is_certain(real.colour, fake.colour)
+    ):
         yield "colourless", (faint, colour)
 
 
@@ -328,19 +334,19 @@ def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
     rough, rougher = _medians(roughness, fake_roughness)
     # Smaller images of the same things are rougher.
     comparable = fake.side > _AS_FINE * real.side and max(rough, rougher) < NOISE
-    is_rougher = rougher > _ROUGHER * rough + _LEAST_ROUGHER
-    if comparable and is_rougher and _certain(roughness, fake_roughness):
+    is_rougher = rougher > _ROUGHER * rough + _MIN_ROUGHNESS_CHANGE
+    if comparable and is_rougher and _is_certain(roughness, fake_roughness):
         yield "rough", (rougher, rough)
     few, many = _medians(real.clipped, fake.clipped)
     contrast, other = _medians(real.contrast, fake.contrast)
     as_usual = _FLATTER * contrast <= other <= contrast / _FLATTER
-    if many > max(_CLIPPED, _MORE_CLIPPED * few) and _certain(real.clipped, fake.clipped):
+    if many > max(_CLIPPED, _MORE_CLIPPED * few) and _is_certain(real.clipped, fake.clipped):
         yield "clipped", (many, few)
-    elif not as_usual and _certain(real.contrast, fake.contrast):
+    elif not as_usual and _is_certain(real.contrast, fake.contrast):
         yield "contrast", ("less" if other < contrast else "more", other, contrast)
     # Images of less contrast naturally differ less.
-    is_alike = fake.relative_variety < _ALIKE * real.relative_variety
-    if is_alike and _certain(real.deviation, fake.deviation):
+    is_alike = fake.relative_variety < _MIN_VARIETY_RATIO * real.relative_variety
+    if is_alike and _is_certain(real.deviation, fake.deviation):
         yield "alike", (fake.variety, real.variety)
 
 
@@ -365,7 +371,7 @@ def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
     least = _FEW_UNSTRETCHED if is_few.mean() > 0.5 and not is_lossy else _UNSTRETCHED
     most = _STRETCHED_LOSSY if is_lossy else _STRETCHED
     share, fake_share = _means(usual, full)
-    if fake_share > most and share < least and _certain(usual, full):
+    if fake_share > most and share < least and _is_certain(usual, full):
         yield "stretched", (fake_share, share)
 
 
@@ -381,17 +387,17 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     ):
         share, other_share = _means(images.repeated, others.repeated)
         is_enlarged = share > _SOME_REPEATS and other_share < _FEW_REPEATS
-        if is_enlarged and _certain(images.repeated, others.repeated):
+        if is_enlarged and _is_certain(images.repeated, others.repeated):
             yield "repeated pixels", (share, name, other_share, other_name)
             return
         for part, words in _PARTS:
-            kept = _kept_detail(images, others, part)
+            kept = _find_lost_detail(images, others, part)
             if kept is not None:
                 yield "less detail", (words, name, kept, other_name, reason)
                 return
 
 
-def _kept_detail(images: Measures, others: Measures, part: float) -> Fraction | None:
+def _find_lost_detail(images: Measures, others: Measures, part: float) -> Fraction | None:
     """Return up to which part of the resolution a set has the detail of the other; None if it
     lacks nothing.
 
@@ -400,16 +406,16 @@ def _kept_detail(images: Measures, others: Measures, part: float) -> Fraction | 
     """
     if not len(images.detail) or not len(others.detail):
         return None
-    lost = _lost(images.detail, others.detail, part)
-    least = np.minimum(lost, _lost(images.relative_detail, others.relative_detail, part))
-    if least[BANDS // 2 :].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF:
+    lost = _quantile_loss(images.detail, others.detail, part)
+    least = np.minimum(lost, _quantile_loss(images.relative_detail, others.relative_detail, part))
+    if least[BANDS // 2 :].mean() <= _MIN_LOSS_DB or (least[2:] - least[:-2]).max() <= _CLIFF:
         return None
-    if not _certain(images.upper_detail, others.upper_detail):
+    if not _is_certain(images.upper_detail, others.upper_detail):
         return None
-    is_gone = lost >= min(_GONE, 0.8 * lost.max())
+    is_gone = lost >= min(_GONE_LOSS_DB, 0.8 * lost.max())
     return Fraction(max(1, int(is_gone.argmax())), BANDS)
 
 
-def _lost(images: Floats, others: Floats, part: float) -> Floats:
+def _quantile_loss(images: Floats, others: Floats, part: float) -> Floats:
     """Return how much less the images have than the others, in each column, at a quantile."""
     return np.asarray(np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import Severity
-from fidtool.names import format_count, in_natural_order
+from fidtool.names import format_count, natural_key
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 
 # Thumbnails are near duplicates up to this root mean square difference, as a share of their
@@ -27,21 +27,21 @@ from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 _TOLERANCE = 0.06
 # Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to
 # integers matters.
-_LEAST_TOLERANCE = 0.75
+_MIN_TOLERANCE = 0.75
 # Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike
 # without being duplicates.
-_LEAST_SHARE = 0.25
+_MIN_SHARE = 0.25
 # Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails
 # differ.
 _TINY = 0.05
-MOST = 500_000
+MAX_NEAR_SEARCH_IMAGES = 500_000
 """With more different images than this, only exact duplicates are searched for, to limit memory."""
 # Principal components of the thumbnails in which neighbours are searched for. The projection never
 # increases a distance, so it loses no near duplicates.
 _COORDINATES = 16
 # Neighbours that the search returns for each image, including the image itself.
 _CANDIDATES = 6
-FEW = 2000
+MAX_ALL_PAIRS_IMAGES = 2000
 """So few images are all compared with each other, in less time than importing SciPy's k-d tree
 takes.
 """
@@ -54,40 +54,40 @@ _SLACK = 1.2
 # Number of pairs that are compared at a time, to limit memory.
 _PAIRS_AT_ONCE = 100_000
 
-Groups = NDArray[np.intp]
+GroupIndices = NDArray[np.intp]
 """Shape (images,): for each image, the index of the first image in the set's order that it is a
 duplicate of; its own index if there is none.
 """
 
 
-def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
+def find_copies(records: RecordArray) -> tuple[GroupIndices, GroupIndices | None]:
     """Return the groups of exact duplicates in a set, and those of exact and near ones.
 
     The latter are None if there are too many images to search for them. Images that look like noise
     have only exact ones.
     """
-    exact = _firsts(records["digest"])
+    exact = _first_occurrences(records["digest"])
     is_first = exact == np.arange(len(exact))
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
     different = np.flatnonzero(is_first & (records["roughness"] < NOISE))
-    if len(different) > MOST:
+    if len(different) > MAX_NEAR_SEARCH_IMAGES:
         return exact, None
     # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
     thumbs = np.ascontiguousarray(records["thumb"][different])
-    same = _firsts(thumbs.view(f"V{thumbs.shape[1]}").reshape(-1))
+    same = _first_occurrences(thumbs.view(f"V{thumbs.shape[1]}").reshape(-1))
     kinds, kind = np.unique(same, return_inverse=True)
-    leaders = kinds[_leaders(thumbs[kinds])]
+    leaders = kinds[_group_near_copies(thumbs[kinds])]
     near = np.arange(len(exact))
     near[different] = different[leaders[kind]]
     return exact, near[exact]
 
 
-def _firsts(values: NDArray[np.generic]) -> Groups:
+def _first_occurrences(values: NDArray[np.generic]) -> GroupIndices:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     return np.asarray(first[inverse])
 
 
-def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
+def _group_near_copies(thumbs: NDArray[np.uint8]) -> GroupIndices:
     """Return, for each thumbnail, the index of the first thumbnail of its group of near
     duplicates.
 
@@ -99,11 +99,11 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     if len(thumbs) < 2:
         return leader
     tolerance = tolerances(thumbs)
-    points = _points(thumbs, tolerance)
+    points = _embed_thumbnails(thumbs, tolerance)
     alive = leader
     while True:
         joined = []
-        candidates = _neighbours(points[alive])
+        candidates = _find_neighbours(points[alive])
         for start in range(0, len(candidates), _PAIRS_AT_ONCE):
             pairs = candidates[start : start + _PAIRS_AT_ONCE]
             values = thumbs[alive[pairs]].astype(np.int32)
@@ -111,12 +111,14 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
             joined.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])
         if not any(map(len, joined)):
             return leader
-        groups = _connected(np.concatenate(joined), len(alive))
+        groups = _connected_components(np.concatenate(joined), len(alive))
         leader = alive[groups][np.searchsorted(alive, leader)]
         alive = np.unique(leader)
 
 
-def _points(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _embed_thumbnails(
+    thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
     _COORDINATES).
     """
@@ -138,11 +140,11 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
     shape (n,).
     """
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
-    least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
+    least = np.minimum(_MIN_TOLERANCE, _MIN_SHARE * contrast)
     return np.asarray(np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY))
 
 
-def _connected(pairs: Groups, count: int) -> Groups:
+def _connected_components(pairs: GroupIndices, count: int) -> GroupIndices:
     """Return, for each of ``count`` points, the first of those that ``pairs`` connect with it."""
     first = np.arange(count)
     one, other = pairs.T
@@ -157,11 +159,11 @@ def _connected(pairs: Groups, count: int) -> Groups:
         first = lower
 
 
-def _neighbours(points: NDArray[np.float64]) -> Groups:
+def _find_neighbours(points: NDArray[np.float64]) -> GroupIndices:
     """Find pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
-    if len(points) <= FEW:
+    if len(points) <= MAX_ALL_PAIRS_IMAGES:
         count = min(_CANDIDATES, len(points))
         norms = np.square(points).sum(axis=1)
         squares = norms[:, None] + norms - 2.0 * points @ points.T
@@ -191,9 +193,9 @@ _TIMES_REAL = 2.0
 _BEYOND_REAL = 0.1
 # No kind of images naturally has a larger share of near duplicates. It is also the largest share
 # that REAL can excuse: a small REAL says little about a large FAKE.
-_MOST_BY_NATURE = 0.5
+_MAX_NATURAL_SHARE = 0.5
 # Fewer duplicates than this are regarded as accidental, even in a small set.
-_FEWEST_COPIES = 2
+_MIN_COPIES = 2
 COPIES = "copies"
 """Code of the finding about duplicates."""
 # Maximum number of groups of duplicates listed as examples, and of files listed per group.
@@ -203,7 +205,7 @@ _FILES = 8
 _MOST_REPEATED = 0.8
 # Share of the set's images that must occur more than once for that pattern: all would if each
 # process had generated the same ones, but some may not be recognised.
-_THROUGHOUT = 0.5
+_MIN_REPEATED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
             examples.append(tuple(images.file(int(image)) for image in members))
     pattern = None
     if copies >= NOTABLE_SHARE * len(images):
-        pattern = same_seed(images.names, groups)
+        pattern = find_same_seed(images.names, groups)
     return Duplicates(
         images=len(images),
         unique=len(firsts),
@@ -305,7 +307,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     )
 
 
-def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
+def find_same_seed(names: Sequence[str], groups: GroupIndices) -> SameSeed | None:
     """Find out whether several processes that sampled with the same seed wrote a set.
 
     Most images then occur equally often, once less if the last batch is not full, at a constant
@@ -317,11 +319,11 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
         return None  # each image is stored in several formats
     sizes = np.unique(groups, return_counts=True)[1]
     sizes = sizes[sizes > 1]
-    if len(sizes) < 2 or sizes.sum() < _THROUGHOUT * len(names):
+    if len(sizes) < 2 or sizes.sum() < _MIN_REPEATED_SHARE * len(names):
         return None
     multiplicity = int(np.quantile(sizes, _MOST_REPEATED, method="higher"))
     as_often = (sizes == multiplicity) | (sizes == multiplicity - 1)
-    order = sorted(range(len(names)), key=lambda place: in_natural_order(names[place]))
+    order = sorted(range(len(names)), key=lambda place: natural_key(names[place]))
     placed = groups[order]
     by_group = np.argsort(placed, kind="stable")
     is_same = np.diff(placed[by_group]) == 0
@@ -334,7 +336,7 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     return SameSeed(multiplicity, int(steps[numbers.argmax()]))
 
 
-def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
+def find_shared_copies(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """Find the images of FAKE that are also in REAL, except those of a single colour."""
     digests = real.records["digest"]
     own = fake.records["digest"]
@@ -350,18 +352,18 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
     """Return whether ``fake`` has more duplicates than is natural for its kind of images, judged
     by ``real``.
     """
-    if fake.copies < _FEWEST_COPIES:
+    if fake.copies < _MIN_COPIES:
         return False
     exact = usual = 0.0
     if real is not None:
         exact = real.exact / real.images
         usual = exact
-        if real.near >= _FEWEST_COPIES:
+        if real.near >= _MIN_COPIES:
             # Any two images of REAL's kind are near duplicates at about the rate of its near ones,
             # divided by its images.
             times = max(1.0, fake.images / real.images)
             near = 1.0 - math.exp(-real.near / real.images * times)
-            usual += min(near, _MOST_BY_NATURE)
+            usual += min(near, _MAX_NATURAL_SHARE)
     most_exact = min(_TIMES_REAL * exact, exact + _BEYOND_REAL)
     most = min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
     exact_share = fake.exact / fake.images
@@ -372,8 +374,8 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
 
 def has_unnatural_copies(duplicates: Duplicates) -> bool:
     """Return whether a set has more duplicates than any kind of images naturally has."""
-    fewest = max(NOTABLE_SHARE * duplicates.images, _FEWEST_COPIES)
-    return duplicates.exact >= fewest or duplicates.share >= _MOST_BY_NATURE
+    fewest = max(NOTABLE_SHARE * duplicates.images, _MIN_COPIES)
+    return duplicates.exact >= fewest or duplicates.share >= _MAX_NATURAL_SHARE
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -388,7 +390,7 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
 # --- messages -------------------------------------------------------------------------------------
 
 
-def duplicates_text(duplicates: Duplicates) -> str:
+def describe_duplicates(duplicates: Duplicates) -> str:
     """Return how many duplicates a set with at least one has, and of which kinds."""
     kinds = {"exact": duplicates.exact, "near": duplicates.near}
     named = " or ".join(kind for kind, number in kinds.items() if number)
@@ -420,11 +422,11 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
         processes = f"{pattern.multiplicity} processes had used the same random seed"
         remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
     example = duplicates.examples[0][0] if duplicates.examples else ""
-    message = f"{duplicates_text(duplicates)}; {remedy}"
+    message = f"{describe_duplicates(duplicates)}; {remedy}"
     return Finding(COPIES, "high", duplicates.copies, example, message)
 
 
-def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
+def leak_finding(real: str, shared: SharedCopies, images: int) -> Finding:
     """Return the finding about images of FAKE, of which there are ``images``, that are also in
     REAL.
     """

@@ -57,12 +57,12 @@ _ODD_ONES = 0.02
 _OTHER_SIZES = 0.2
 # Noise is reported for more images than this or half of the set, and more than 1 % of the set; dark
 # and gray images for more than this, as some photos are.
-_FEW = 2
+_MIN_COUNT = 2
 # Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do
 # white values count against clipping at 0.
-_MIXED = 0.05
+_MAX_ODD_SHARE = 0.05
 # Share that counts as nearly all images, or nearly all values of an image.
-_MOST = 0.9
+_NEARLY_ALL = 0.9
 ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 """Findings that are reported even if both sets have them, because one faulty program may have
 written both. Noise is not one of them, as some textures are noisy.
@@ -190,14 +190,14 @@ def property_findings(images: ImageRecords) -> list[Finding]:
     gives them anyway.
     """
     measures = Measures(images.records)
-    counts = {name: int(measures.flagged(name).sum()) for name in FLAGS}
+    counts = {name: int(measures.has_flag(name).sum()) for name in FLAGS}
     counts["most_bands"] = 0
     for mode in np.unique(images.records["mode"]).tolist():
         bands, _, more = mode.decode().partition("+")
         if more:
             counts["most_bands"] = max(counts["most_bands"], len(bands) + int(more))
     return [
-        _finding(images, name, "low", measures.flagged(name), text)
+        _finding(images, name, "low", measures.has_flag(name), text)
         for name, text in property_warnings(counts).items()
     ]
 
@@ -214,33 +214,33 @@ def _value_findings(images: ImageRecords) -> Iterator[Finding]:
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
         yield _known_finding(images, "constant", severity, constant)
-    noise = _noise(measures)
-    if noise.sum() > max(min(_FEW, len(images) // 2), 0.01 * len(images)):
+    noise = _is_noise(measures)
+    if noise.sum() > max(min(_MIN_COUNT, len(images) // 2), 0.01 * len(images)):
         yield _known_finding(images, "noise", "high", noise)
     torn = measures.torn > _TORN
     zeros = measures.zeros
     full = measures.full
-    negative = torn & (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED)
+    negative = torn & (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MAX_ODD_SHARE)
     negative &= measures.contrast >= _CLIPPED_CONTRAST
     if negative.mean() > _NEGATIVE:
         yield _known_finding(images, "negative", "medium", negative)
         return
     pale = (low >= _PALE) & ~constant
-    if pale.mean() > _MOST:
+    if pale.mean() > _NEARLY_ALL:
         yield _known_finding(images, "pale", "high", pale)
         return
     clipped = torn & (np.minimum(zeros, full) > _EACH_END)
-    clipped &= (zeros + full > _SATURATED) & (zeros + full < _MOST)
+    clipped &= (zeros + full > _SATURATED) & (zeros + full < _NEARLY_ALL)
     if clipped.mean() > _CLIPPED:
         yield _known_finding(images, "clipped", "high", clipped)
     dark = (high <= _DARK) & ~unscaled & ~constant
-    if dark.mean() > _MIXED and dark.sum() > _FEW:
+    if dark.mean() > _MAX_ODD_SHARE and dark.sum() > _MIN_COUNT:
         yield _known_finding(images, "dark", "low", dark)
 
 
-def _noise(images: Measures) -> Flags:
+def _is_noise(images: Measures) -> Flags:
     records = images.records
-    two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
+    two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _NEARLY_ALL * records["values"]
     least_contrast = np.where(images.light >= _DARK, _FAINT, _NOISE_CONTRAST)
     rough = records["roughness"] >= NOISE
     return np.asarray(rough & (images.contrast >= least_contrast) & ~two_valued)
@@ -254,7 +254,7 @@ def _mixture_findings(images: ImageRecords) -> Iterator[Finding]:
         size = f"{usual['width']} x {usual['height']}"
         yield _known_finding(images, "odd size", "low", odd, size)
     gray = measures.gray & (images.records["low"] < images.records["high"])
-    if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
+    if _MAX_ODD_SHARE < gray.mean() <= 0.5 and gray.sum() > _MIN_COUNT:
         yield _known_finding(images, "gray", "low", gray)
     quality = images.records["quality"]
     strong = (quality > 0) & (quality < _STRONG)
@@ -263,5 +263,5 @@ def _mixture_findings(images: ImageRecords) -> Iterator[Finding]:
         if median < _STRONG:
             yield _known_finding(images, "strong compression", "medium", strong, f"{median:.0f}")
     lossy = measures.lossy
-    if _MIXED < lossy.mean() < 1 - _MIXED:
+    if _MAX_ODD_SHARE < lossy.mean() < 1 - _MAX_ODD_SHARE:
         yield _known_finding(images, "mixed formats", "low", lossy)

@@ -20,7 +20,7 @@ _TEXTURED = 10.0
 # whereas cartoons have about 10 % and photos none.
 _REPEATS = 18
 # Share that counts as nearly all images.
-_MOST = 0.9
+_NEARLY_ALL = 0.9
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -63,8 +63,8 @@ class Measures:
     @cached_property
     def usual_size(self) -> tuple[int, int] | None:
         """The width and height that nearly all images have; None if they vary."""
-        size, count = _most_frequent(self.records["width"], self.records["height"])
-        return size if count >= _MOST * len(self) else None
+        size, count = _most_common_pair(self.records["width"], self.records["height"])
+        return size if count >= _NEARLY_ALL * len(self) else None
 
     @cached_property
     def odd_sized(self) -> Flags:
@@ -73,17 +73,17 @@ class Measures:
         """
         shorter = np.minimum(self.records["width"], self.records["height"])
         longer = np.maximum(self.records["width"], self.records["height"])
-        size, _ = _most_frequent(shorter, longer)
+        size, _ = _most_common_pair(shorter, longer)
         return (shorter != size[0]) | (longer != size[1])
 
-    def flagged(self, name: str) -> Flags:
+    def has_flag(self, name: str) -> Flags:
         """Which have a property, named as in `FLAGS`."""
         return self.records["flags"] >> FLAGS[name] & 1 == 1
 
     @cached_property
     def lossy(self) -> Flags:
         """Which are in a lossy format."""
-        return self.flagged("lossy")
+        return self.has_flag("lossy")
 
     @cached_property
     def qualities(self) -> NDArray[np.uint8]:
@@ -208,7 +208,7 @@ class Measures:
         return self.relative_detail[:, BANDS // 2 :].mean(axis=1)
 
 
-def _most_frequent(
+def _most_common_pair(
     one: NDArray[np.uint32], other: NDArray[np.uint32]
 ) -> tuple[tuple[int, int], int]:
     """Return the most frequent pair of numbers, and how many there are."""

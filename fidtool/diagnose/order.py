@@ -19,13 +19,13 @@ OTHER_ORDER = "other order"
 SAMPLE = 256
 """Largest number of images that are compared with all others."""
 # A better partner is nearer than this share of the distances to both partners.
-_CLOSER = 0.8
+_MAX_DISTANCE_RATIO = 0.8
 # Share, and number, of images with a better partner from which on the order is in doubt. Of photos
 # of flowers and of CIFAR-10, no reconstruction by JPEG at quality 10, blur, noise, 8-fold
 # super-resolution or their mean colour has one, nor have frames of a video; 40 % to 90 % have one
 # in another order.
-_NOTABLE = 0.15
-_FEWEST = 2
+_MIN_SHARE = 0.15
+_MIN_COUNT = 2
 # Number of images of REAL to compare at a time.
 _BLOCK = 1 << 14
 
@@ -81,16 +81,16 @@ def find_misplaced(
         distance = squares[rows, closest]
         nearest = np.where(distance < least, start + closest, nearest)
         least = np.minimum(distance, least)
-    own = _squares(partners, sample)
-    others = _squares(real[nearest], fake[nearest])
-    exchanged = least + _squares(partners, fake[nearest])
-    is_closer = least < _CLOSER**2 * np.minimum(own, others)
+    own = _squared_distances(partners, sample)
+    others = _squared_distances(real[nearest], fake[nearest])
+    exchanged = least + _squared_distances(partners, fake[nearest])
+    is_closer = least < _MAX_DISTANCE_RATIO**2 * np.minimum(own, others)
     images = np.flatnonzero(is_closer & (exchanged < own + others))
-    if len(images) < max(_FEWEST, _NOTABLE * len(sample)):
+    if len(images) < max(_MIN_COUNT, _MIN_SHARE * len(sample)):
         images = images[:0]
     return images, nearest[images]
 
 
-def _squares(one: Thumbnails, other: Thumbnails) -> NDArray[np.int64]:
+def _squared_distances(one: Thumbnails, other: Thumbnails) -> NDArray[np.int64]:
     """The squared distance of each thumbnail from that in the same row."""
     return np.asarray(np.square(one.astype(np.int64) - other).sum(axis=1))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import covariance_factor, distance_between
-from fidtool.distances.parallel import linear_algebra_threads, using_threads
+from fidtool.distances.parallel import linear_algebra_threads, set_threads
 from fidtool.distances.sampling_bias import corrected_distance
 from fidtool.statistics.set_statistics import Gaussian
 
@@ -25,10 +25,10 @@ BLOCKS = 20
 _SPLITS = 6
 # Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing
 # scipy.special is slow.
-_T = 2.093024054408263
+_T_QUANTILE = 2.093024054408263
 # Images per dimension that error bars need.
-_FEWEST = 1.1
-MANY = 5
+_MIN_IMAGES_PER_DIM = 1.1
+MIN_FULL_RANK_PER_DIM = 5
 """Images per dimension with which the covariance of a quarter has full rank with a margin."""
 # Number of points of the curve.
 _POINTS = 4
@@ -69,14 +69,14 @@ def error_bars(
     """
     blocks = _blocks(fake, BLOCKS, settings)
     curve = _curve(real, blocks, settings)
-    parts = [list(itertools.compress(blocks, part)) for part in members()]
-    if len(fake) >= MANY * fake.shape[1]:
+    parts = [list(itertools.compress(blocks, part)) for part in block_members()]
+    if len(fake) >= MIN_FULL_RANK_PER_DIM * fake.shape[1]:
         return np.array([_distance(real, part, settings) for part in parts]), curve
     factor = covariance_factor(real)
     distances = [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
         settings.world.check_stop()
-        distances.append(corrected_distance(real, factor, _pooled(part, 1)))
+        distances.append(corrected_distance(real, factor, _pool(part, 1)))
     return np.array(distances), curve
 
 
@@ -95,7 +95,7 @@ def fewest_images(dims: int) -> int:
     1.06 per dimension. In blocks of fewer than 10 images, a few outliers would determine the
     standard error.
     """
-    return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
+    return max(math.ceil(_MIN_IMAGES_PER_DIM * dims), 10 * BLOCKS)
 
 
 def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaussian]:
@@ -110,17 +110,17 @@ def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaus
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings) -> float:
     settings.world.check_stop()
-    return distance_between(real, _pooled(blocks, settings.ddof))
+    return distance_between(real, _pool(blocks, settings.ddof))
 
 
-def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
+def _pool(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
     """Return mean and covariance of all blocks, from the scatter within blocks and that of their
     means.
 
     All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks
     have ddof 0.
     """
-    with using_threads(linear_algebra_threads()):
+    with set_threads(linear_algebra_threads()):
         sizes = [block.count or 0 for block in blocks]
         counts = torch.tensor(sizes, dtype=torch.float64)[:, None]
         means = torch.from_numpy(np.array([block.mu for block in blocks]))
@@ -157,11 +157,11 @@ def interval(parts: Distances) -> Estimate:
 
     ``parts`` are distances as `error_bars` returns them.
     """
-    value, error, linear = _spread(parts)
-    width = _T * error
+    value, error, linear = _estimate(parts)
+    width = _T_QUANTILE * error
     bend = 0.0
     if linear > 0.0:
-        bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error)
+        bend = 0.5 * _T_QUANTILE**2 * linear / (max(value, 0.0) + error)
     return value, error, value - width, value + bend + math.hypot(width, bend)
 
 
@@ -175,16 +175,16 @@ def difference(one: Distances, other: Distances) -> Estimate:
     and has the same coverage as that of a single set.
     """
     if len(one) == len(other):
-        value, error, _ = _spread(one - other)
+        value, error, _ = _estimate(one - other)
     else:  # one of them has few images, and other parts
-        value_of_one, error_of_one, _ = _spread(one)
-        value_of_other, error_of_other, _ = _spread(other)
+        value_of_one, error_of_one, _ = _estimate(one)
+        value_of_other, error_of_other, _ = _estimate(other)
         value = value_of_one - value_of_other
         error = math.hypot(error_of_one, error_of_other)
-    return value, error, value - _T * error, value + _T * error
+    return value, error, value - _T_QUANTILE * error, value + _T_QUANTILE * error
 
 
-def _spread(parts: Distances) -> tuple[float, float, float]:
+def _estimate(parts: Distances) -> tuple[float, float, float]:
     """Return the population's distance or difference, its standard error, and the part of error²
     linear in the images.
 
@@ -208,7 +208,7 @@ def _spread(parts: Distances) -> tuple[float, float, float]:
     the variance due to this choice.
     """
     if len(parts) == BLOCKS + 2:
-        return _spread_of_few(float(parts[1]), parts[2:])
+        return _estimate_from_few(float(parts[1]), parts[2:])
     without = parts[1 : BLOCKS + 1]
     halves = parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
     means = np.array([parts[0], without.mean(), halves.mean(), parts[-4:].mean()])
@@ -226,8 +226,8 @@ def _spread(parts: Distances) -> tuple[float, float, float]:
     return 0.5 * (second + third), error, max(linear, 0.0)
 
 
-def _spread_of_few(corrected: float, without: Distances) -> tuple[float, float, float]:
-    """Return the same as `_spread` for fewer than 5 images per dimension, whose halves and
+def _estimate_from_few(corrected: float, without: Distances) -> tuple[float, float, float]:
+    """Return the same as `_estimate` for fewer than 5 images per dimension, whose halves and
     quarters say too little.
 
     Value: the corrected distance has a bias left: none for Gaussians, about c/n if the lengths of
@@ -258,7 +258,7 @@ def _weights(*blocks: int) -> NDArray[np.float64]:
     return np.array(weights)
 
 
-def members() -> NDArray[np.bool_]:
+def block_members() -> NDArray[np.bool_]:
     """Return which blocks are in each part: all; all but one; six halves, each with its
     complement; four quarters.
 

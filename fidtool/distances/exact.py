@@ -19,25 +19,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.parallel import fair_threads, using_threads
+from fidtool.distances.parallel import fair_threads, set_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, mark_agreed
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
 from fidtool.statistics.moments import (
     ExactMoments,
-    better_step,
-    not_finite,
-    unsuitable_step,
+    not_finite_error,
+    step_error,
+    suggest_step,
 )
 from fidtool.statistics.set_statistics import Gaussian
 
 # Length of a vector in units of the step whose square is 2 ** 51.
-_LONGEST = 2.0**25.5
+_MAX_NORM = 2.0**25.5
 # Bits that the length of the longest vector must have.
-_FEWEST_BITS = 14
+_MIN_BITS = 14
 
-FINEST_STEP = 100
+MAX_STEP = 100
 """Finer than exact products allow: `quantize_features` then takes the finest step that does."""
 BLOCK_ROWS = 1024
 """Rows that are read at a time. It affects the last bits of floating-point sums, so it must not
@@ -91,7 +91,7 @@ class QuantizedFeatures:
     def __len__(self) -> int:
         return len(self.features)
 
-    def filled(self, value: float, dtype: torch.dtype) -> torch.Tensor:
+    def full(self, value: float, dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor on the device with this value for each row, shape (n,)."""
         return torch.full((len(self),), value, dtype=dtype, device=self.device)
 
@@ -115,7 +115,7 @@ class QuantizedFeatures:
         if 4 * self.features.size > resident_bytes(self.device):
             return None
         integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
-        for rows in parts_of(len(self)):
+        for rows in row_blocks(len(self)):
             integers[rows] = _round(self.features[rows], self.step, self.device).int()
         return integers
 
@@ -140,33 +140,33 @@ def quantize_features(
             f"the features have shapes {shapes}, which cannot be compared:",
             "use the same network for all sets",
         )
-    length = _longest(sets, settings.world)
+    length = _max_norm(sets, settings.world)
     if not math.isfinite(length):
-        raise on_every_rank(not_finite())
+        raise mark_agreed(not_finite_error())
     step = settings.feature_step
     if length > 0.0:
         rounding = 0.5 * math.sqrt(sets[0].shape[1])  # at most, of a vector
-        step = min(step, math.floor(math.log2((_LONGEST - rounding) / length)))
-        if length * 2.0**step < 2.0**_FEWEST_BITS:
-            raise on_every_rank(
-                unsuitable_step(
+        step = min(step, math.floor(math.log2((_MAX_NORM - rounding) / length)))
+        if length * 2.0**step < 2.0**_MIN_BITS:
+            raise mark_agreed(
+                step_error(
                     f"the longest feature vector has length {length:g}, which leaves fewer than "
-                    f"{_FEWEST_BITS} bits at feature_step {step}:",
+                    f"{_MIN_BITS} bits at feature_step {step}:",
                     "feature_step",
-                    better_step(0, length),
+                    suggest_step(0, length),
                 )
             )
     return [QuantizedFeatures(features, step, settings.device, settings.world) for features in sets]
 
 
-def _longest(sets: Sequence[Features], world: World) -> float:
+def _max_norm(sets: Sequence[Features], world: World) -> float:
     """Return the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A
     collective.
     """
     lengths = [0.0]
     with world.together():
         for features in sets:
-            for rows in parts_of(len(features))[world.rank :: world.size]:
+            for rows in row_blocks(len(features))[world.rank :: world.size]:
                 world.check_stop()
                 lengths.append(np.linalg.norm(features[rows].astype(np.float64), axis=1).max())
     return float(np.max(world.gather(np.max(lengths))))  # the built-in max does not propagate NaN
@@ -192,16 +192,16 @@ def resident_bytes(device: torch.device) -> int:
     return free // 4
 
 
-def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
+def row_blocks(count: int, size: int = BLOCK_ROWS) -> list[slice]:
     """Divide rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be
     smaller.
     """
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor]:
+def iterate_blocks(features: Features, device: torch.device) -> Iterator[torch.Tensor]:
     """Yield the vectors as float64, one block at a time."""
-    for rows in parts_of(len(features)):
+    for rows in row_blocks(len(features)):
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
@@ -251,8 +251,8 @@ class FeatureSettings:
         dims = features.shape[1]
         moments = ExactMoments(dims, self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
-        with using_threads(fair_threads(self.world) if dims >= 256 else 1):
-            for part in parts_of(len(rows)):
+        with set_threads(fair_threads(self.world) if dims >= 256 else 1):
+            for part in row_blocks(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
                 self.world.check_stop()
             return moments.mean_covariance(self.ddof)

@@ -17,7 +17,7 @@ from fidtool.distributed.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.set_statistics import Gaussian
 
-SIGNIFICANT = 2.0
+SIGNIFICANT_ERRORS = 2.0
 """A bend of the line is significant beyond this many standard deviations of its noise."""
 
 
@@ -88,7 +88,7 @@ def fid_infinity(
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
     sampling = variance / len(fake) + float(at_infinity**2 @ noise)
     bend_noise = float(of_bend**2 @ noise)
-    bent = bend**2 - bend_noise if bend**2 > SIGNIFICANT**2 * bend_noise else 0.0
+    bent = bend**2 - bend_noise if bend**2 > SIGNIFICANT_ERRORS**2 * bend_noise else 0.0
     return value, math.sqrt(sampling + bent)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fidtool.distances.exact import Features, FeatureSettings, blocks_of
-from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
+from fidtool.distances.exact import Features, FeatureSettings, iterate_blocks
+from fidtool.distances.parallel import fork_safe, linear_algebra_threads, set_threads
 from fidtool.errors import InputError, RunError
 from fidtool.statistics.set_statistics import Gaussian, check_moments
 
 # Relative error of the distance up to which the faster computation with eigenvalues is used.
-_ENOUGH = 1e-10
+_TOLERANCE = 1e-10
 _EPSILON = float(np.finfo(np.float64).eps)
 # An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest eigenvalue.
 _INDEFINITE = 1e-6
@@ -42,7 +42,7 @@ def frechet_distance(
     "FID", Heusel et al. 2017). With sigma = L Lᵀ, the last trace is the nuclear norm of L1ᵀ L2. It
     is computed in this form, without matrix square root, complex numbers or an epsilon on the
     diagonal. L is the Cholesky factor if the covariance has full rank, and a pivoted Cholesky
-    factor if it is singular (see `factor`). The norm is the sum of the singular values. At full
+    factor if it is singular (see `factorize`). The norm is the sum of the singular values. At full
     rank, if this is accurate enough, it is the sum of the square roots of the eigenvalues of L1ᵀ L2
     L2ᵀ L1, which takes a third of the time.
 
@@ -60,9 +60,9 @@ def frechet_distance(
         InputError: if shapes do not match, values are not finite, or a matrix is not a covariance.
         RunError: if LAPACK does not converge or the result is not finite.
     """
-    with using_threads(linear_algebra_threads()):
-        mean1, cov1 = _checked(mu1, sigma1, "first")
-        mean2, cov2 = _checked(mu2, sigma2, "second")
+    with set_threads(linear_algebra_threads()):
+        mean1, cov1 = _check_gaussian(mu1, sigma1, "first")
+        mean2, cov2 = _check_gaussian(mu2, sigma2, "second")
         if mean1.shape != mean2.shape:
             raise InputError(
                 f"the statistics have different dimensions: {mean1.shape[0]} against "
@@ -70,15 +70,17 @@ def frechet_distance(
             )
         difference = mean1 - mean2
         rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
-        first = factor(cov1, count1, "first")
-        second = factor(cov2, count2, "second")
+        first = factorize(cov1, count1, "first")
+        second = factorize(cov2, count2, "second")
         distance = rest - 2.0 * _overlap(first, second, rest)
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
 
 
-def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _check_gaussian(
+    mu: ArrayLike, sigma: ArrayLike, which: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     try:
         mean, cov = check_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
     except ValueError as error:
@@ -100,9 +102,9 @@ def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
     """Return the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of
     shape (D, rank).
     """
-    with using_threads(linear_algebra_threads()):
-        _, cov = _checked(gaussian.mu, gaussian.sigma, "given")
-        return factor(cov, gaussian.count, "given")
+    with set_threads(linear_algebra_threads()):
+        _, cov = _check_gaussian(gaussian.mu, gaussian.sigma, "given")
+        return factorize(cov, gaussian.count, "given")
 
 
 def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
@@ -144,7 +146,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
             norm = values.sqrt().sum().item()
             error = 0.5 * len(values) * discrepancy * smallest**0.5
-            if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
+            if 2.0 * error <= _TOLERANCE * (rest - 2.0 * norm):
                 return float(norm)
     try:
         return float(torch.linalg.svdvals(overlaps).sum())
@@ -157,7 +159,7 @@ def _is_triangular(factor: torch.Tensor) -> bool:
     return len(factor) == factor.shape[1] and torch.equal(factor, factor.tril())
 
 
-def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
+def factorize(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
     """Return the factor L of a covariance L Lᵀ.
 
     At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham
@@ -175,13 +177,13 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * _EPSILON:
             return lower
-    pivoted, remaining = _pivoted(matrix, most)
+    pivoted, remaining = _pivoted_cholesky(matrix, most)
     if remaining <= max(dims, _PANEL) * _EPSILON * matrix.diagonal().max().item():
         return pivoted
-    return _by_eigenvectors(matrix, most, count, which)
+    return _factorize_by_eigenvectors(matrix, most, count, which)
 
 
-def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
+def _pivoted_cholesky(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     """Return at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the
     remainder.
 
@@ -219,7 +221,7 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     return columns[:, :rank], rest.abs().max().item()
 
 
-def _by_eigenvectors(
+def _factorize_by_eigenvectors(
     matrix: torch.Tensor, most: int, count: int | None, which: str
 ) -> torch.Tensor:
     dims = len(matrix)
@@ -269,13 +271,13 @@ def influence(
     device = settings.device
     factor = covariance_factor(real)
     values = list[NDArray[np.float64]]()
-    with using_threads(linear_algebra_threads()):
+    with set_threads(linear_algebra_threads()):
         eigenvalues, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fitted.sigma) @ factor)
         kept = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max()
         root = (factor @ (vectors[:, kept] * eigenvalues[kept] ** -0.25)).to(device)
         mu = torch.from_numpy(fitted.mu).to(device)
         shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
-        for block in blocks_of(fake, device):
+        for block in iterate_blocks(fake, device):
             away = block - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values.append((away @ shift + quadratic).cpu().numpy())

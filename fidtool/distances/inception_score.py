@@ -11,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
-    FINEST_STEP,
+    MAX_STEP,
     Features,
     FeatureSettings,
     mean_and_deviation,
-    parts_of,
     quantize_features,
+    row_blocks,
 )
-from fidtool.distances.parallel import using_threads
+from fidtool.distances.parallel import set_threads
 from fidtool.distributed.launch import available_threads
 
 # Random parts, or more if there are more in stored order, that the latter are compared with.
 _RANDOM_PARTS = 20
 # Most images in all random parts.
-_RANDOM_ROWS = 5000
+_MAX_RANDOM_ROWS = 5000
 # Fewest random parts that show how much scores vary by chance.
-_FEWEST_RANDOM = 5
+_MIN_RANDOM = 5
 
 
 def inception_score(
@@ -68,7 +68,7 @@ def inception_score(
             use one thread.
     """
     count = len(features)
-    finest = FeatureSettings(FINEST_STEP)
+    finest = FeatureSettings(MAX_STEP)
     (rows,) = quantize_features([features], finest)
     (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
@@ -82,8 +82,8 @@ def inception_score(
     def score_of(split: NDArray[np.int64]) -> float:
         sums = []
         entropies = []
-        for part in parts_of(len(split)):
-            with using_threads(available_threads()):
+        for part in row_blocks(len(split)):
+            with set_threads(available_threads()):
                 logits = rows.block(split[part]).integers @ classifier.integers.T
             logits.mul_(unit)
             if bias is not None:
@@ -100,7 +100,7 @@ def inception_score(
 
     ratio = None
     error = 0.0
-    with using_threads(1):
+    with set_threads(1):
         scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
@@ -114,12 +114,12 @@ def _compare_with_random(
     """Return the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
     standard error.
     """
-    number = max(1, min(max(len(scores), _RANDOM_PARTS), _RANDOM_ROWS // size))
+    number = max(1, min(max(len(scores), _RANDOM_PARTS), _MAX_RANDOM_ROWS // size))
     parts = itertools.islice(_random_parts(count, size), number)
     by_chance = [score_of(part) for part in parts]
     usual = math.fsum(by_chance) / number
     ratio = math.fsum(scores) / len(scores) / usual
-    if number < _FEWEST_RANDOM:
+    if number < _MIN_RANDOM:
         return ratio, 0.0
     spread = float(np.std(by_chance, ddof=1)) / usual
     return ratio, spread * math.sqrt(1 / len(scores) + 1 / number)

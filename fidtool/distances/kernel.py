@@ -23,18 +23,18 @@ from fidtool.distances.exact import (
     FeatureSettings,
     QuantizedFeatures,
     Rows,
-    blocks_of,
+    iterate_blocks,
     mean_and_deviation,
-    parts_of,
     quantize_features,
+    row_blocks,
     squared_distances,
 )
 from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import (
     fair_threads,
     linear_algebra_threads,
+    set_threads,
     share_out,
-    using_threads,
 )
 from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import RunError
@@ -107,7 +107,7 @@ def kid(
 
     def estimate(number: int) -> float:
         drawn = draws[number] if draws else draw(number)
-        rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
+        rows = [[order[part] for part in row_blocks(len(order))] for order in drawn]
         sums = [[job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows)]
         within = math.fsum(sums[0] + sums[1])
         between = math.fsum(sums[2])
@@ -127,11 +127,11 @@ def _kernel(
     to 1. Only exact products use several ``threads``.
     """
     if not isinstance(kernel, tuple):
-        with using_threads(threads):
+        with set_threads(threads):
             distances = squared_distances(a, b)
         return distances.mul_(-(4.0**-step) / (2.0 * kernel**2)).expm1_()
     degree, gamma, coef = kernel
-    with using_threads(threads):
+    with set_threads(threads):
         products = a.integers @ b.integers.T
     divisor = 4.0**step * a.integers.shape[1] if gamma is None else 4.0**step / gamma
     return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
@@ -154,11 +154,11 @@ def _mmd_jobs(
         sums = [values(first, first).fill_diagonal_(0.0).sum(1)]
         for part in parts[1:]:
             sums.append(2.0 * values(first, features.block(part)).sum(1))
-        return _add(sums)
+        return _fsum(sums)
 
     def between(part: Rows) -> float:
         first = sets[0].block(part)
-        return _add([values(first, sets[1].block(other)).sum(1) for other in rows[1]])
+        return _fsum([values(first, sets[1].block(other)).sum(1) for other in rows[1]])
 
     jobs: list[list[Callable[[], float]]] = []
     for features, parts in zip(sets, rows, strict=True):
@@ -167,7 +167,7 @@ def _mmd_jobs(
     return jobs
 
 
-def _add(sums: list[torch.Tensor]) -> float:
+def _fsum(sums: list[torch.Tensor]) -> float:
     """Return the sum of all entries, rounded once. Waits for an accelerator once, not for each
     tensor.
     """
@@ -188,11 +188,11 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
     """
 
     dims = features.shape[1]
-    parts = parts_of(dims, COLUMNS)
+    parts = row_blocks(dims, COLUMNS)
 
     def products(columns: slice) -> NDArray[np.float64]:
         total = torch.zeros((), dtype=torch.float64, device=settings.device)
-        for block in blocks_of(features, settings.device):
+        for block in iterate_blocks(features, settings.device):
             units = torch.nn.functional.normalize(block)
             total = total + units[:, columns].T @ units[:, : columns.stop]
         return total.cpu().numpy()
@@ -203,7 +203,7 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
         lower = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")
         for columns, rows in zip(parts, of_parts, strict=True):
             lower[columns, : columns.stop] = torch.from_numpy(rows)
-        with using_threads(linear_algebra_threads()):
+        with set_threads(linear_algebra_threads()):
             values = eigenvalues(lower) / len(features)
         # Vectors that are 0 have the rest of the sum.
         values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
@@ -226,7 +226,7 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
         At least 0; a negative rounding error is set to 0.
     """
     sets = quantize_features([real, fake], settings)
-    jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
+    jobs = _mmd_jobs(_SIGMA, sets, [row_blocks(len(features)) for features in sets])
     sums = iter(share_out([*chain(*jobs)], settings.world))
     within_real, within_fake, between = (math.fsum(islice(sums, len(own))) for own in jobs)
     means = (
@@ -266,12 +266,12 @@ def mind(
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 
     def project(features: Features, some: slice) -> torch.Tensor:
-        blocks = blocks_of(features[:count], settings.device)
+        blocks = iterate_blocks(features[:count], settings.device)
         return torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values
 
     def distance(some: slice) -> float:
         return float((project(real, some) - project(fake, some)).square_().sum())
 
-    jobs = [partial(distance, some) for some in parts_of(directions, DIRECTIONS)]
+    jobs = [partial(distance, some) for some in row_blocks(directions, DIRECTIONS)]
     sums = share_out(jobs, settings.world)
     return float(3 * dims * math.fsum(sums) / (directions * count))

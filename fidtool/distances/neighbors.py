@@ -13,23 +13,23 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
-    FINEST_STEP,
+    MAX_STEP,
     FeatureBlock,
     Features,
     FeatureSettings,
     QuantizedFeatures,
-    parts_of,
     quantize_features,
+    row_blocks,
     squared_distances,
 )
-from fidtool.distances.parallel import fair_threads, using_threads
+from fidtool.distances.parallel import fair_threads, set_threads
 from fidtool.distributed.world import World
 
-LARGEST_PART = 2048
+MAX_BLOCK = 2048
 """Largest number of rows of a block. As distances and counts are exact, only time and memory depend
 on it.
 """
-SMALLEST_PART = 256
+MIN_BLOCK = 256
 """Smallest number of rows of a block, if there are as many."""
 
 
@@ -72,11 +72,11 @@ def prdc(
     fake_radii = _squared_radii(fakes, k)
     world = settings.world
     in_ball = torch.le if ties == "inclusive" else torch.lt
-    precise = fakes.filled(False, torch.bool)
-    covered = reals.filled(False, torch.bool)
-    recalled = reals.filled(False, torch.bool)
+    precise = fakes.full(False, torch.bool)
+    covered = reals.full(False, torch.bool)
+    recalled = reals.full(False, torch.bool)
     pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
-    with using_threads(fair_threads(world)), world.together():
+    with set_threads(fair_threads(world)), world.together():
         for fake_block, real_block in _block_pairs(fakes, reals):
             of_fakes = fake_block.rows
             of_reals = real_block.rows
@@ -86,38 +86,38 @@ def prdc(
             precise[of_fakes] |= in_real.any(1)
             covered[of_reals] |= in_real.any(0)
             recalled[of_reals] |= in_ball(distances, fake_radii[of_fakes, None]).any(0)
-    precision = _share(precise, world)
-    recall = _share(recalled, world)
+    precision = _flagged_share(precise, world)
+    recall = _flagged_share(recalled, world)
     values = {
         "precision": precision,
         "recall": recall,
-        "density": int(world.sum_(pairs)) / (k * len(fakes)),
-        "coverage": _share(covered, world),
+        "density": int(world.all_reduce_sum(pairs)) / (k * len(fakes)),
+        "coverage": _flagged_share(covered, world),
         "f_score": 2 * precision * recall / max(1e-5, precision + recall),
     }
     return values, (int((real_radii == 0).sum()), int((fake_radii == 0).sum()))
 
 
-def _share(flags: torch.Tensor, world: World) -> float:
+def _flagged_share(flags: torch.Tensor, world: World) -> float:
     """Return the share of the rows whose flag is set on any rank. A collective."""
-    return int(world.sum_(flags.long()).count_nonzero()) / len(flags)
+    return int(world.all_reduce_sum(flags.long()).count_nonzero()) / len(flags)
 
 
-def _parts(features: QuantizedFeatures) -> list[slice]:
+def _row_blocks(features: QuantizedFeatures) -> list[slice]:
     """Return parts small enough for each rank to get about four, but not smaller than is
     efficient.
     """
     share = -(-len(features) // (4 * features.world.size))
-    return parts_of(len(features), max(SMALLEST_PART, min(LARGEST_PART, share)))
+    return row_blocks(len(features), max(MIN_BLOCK, min(MAX_BLOCK, share)))
 
 
 def _block_pairs(
     first: QuantizedFeatures, second: QuantizedFeatures
 ) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
     """Yield each of this rank's blocks of the ``first`` set with each block of the ``second``."""
-    for part in _parts(first)[first.world.rank :: first.world.size]:
+    for part in _row_blocks(first)[first.world.rank :: first.world.size]:
         own = first.block(part)
-        for other in _parts(second):
+        for other in _row_blocks(second):
             yield own, second.block(other)
 
 
@@ -129,9 +129,9 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
     collective.
     """
     nearest = torch.full((len(features), k), math.inf, dtype=torch.float64, device=features.device)
-    parts = _parts(features)
+    parts = _row_blocks(features)
     world = features.world
-    with using_threads(fair_threads(world)), world.together():
+    with set_threads(fair_threads(world)), world.together():
         for number in range(world.rank, len(parts), world.size):
             first = features.block(parts[number])
             own = squared_distances(first, first)
@@ -141,7 +141,7 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
                 _keep_nearest(nearest, first, distances)
                 _keep_nearest(nearest, second, distances.T)
     of_ranks = np.concatenate(world.gather(nearest.cpu().numpy()), axis=1)
-    return _smallest(torch.from_numpy(of_ranks), k)[:, -1].to(features.device)
+    return _topk_smallest(torch.from_numpy(of_ranks), k)[:, -1].to(features.device)
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
@@ -149,11 +149,11 @@ def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.T
     ascending.
     """
     k = nearest.shape[1]
-    closest = _smallest(distances, min(k, distances.shape[1]))
-    nearest[block.rows] = _smallest(torch.cat([nearest[block.rows], closest], 1), k)
+    closest = _topk_smallest(distances, min(k, distances.shape[1]))
+    nearest[block.rows] = _topk_smallest(torch.cat([nearest[block.rows], closest], 1), k)
 
 
-def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
+def _topk_smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
@@ -195,11 +195,11 @@ def _nearest(
     Returns:
         The squared distances to them, float64, and their rows, int64, both of shape (m,).
     """
-    distances = some.filled(math.inf, torch.float64)
-    nearest = some.filled(0, torch.int64)
+    distances = some.full(math.inf, torch.float64)
+    nearest = some.full(0, torch.int64)
     numbers = torch.arange(len(reals), device=some.device)
     world = some.world
-    with using_threads(fair_threads(world)), world.together():
+    with set_threads(fair_threads(world)), world.together():
         for own, others in _block_pairs(some, reals):
             rows = own.rows
             closest, places = squared_distances(own, others).min(1)
@@ -207,7 +207,7 @@ def _nearest(
             distances[rows] = torch.where(closer, closest, distances[rows])
             nearest[rows] = torch.where(closer, numbers[others.rows][places], nearest[rows])
     # Those of a row are from one rank.
-    return world.sum_(distances.nan_to_num(posinf=0.0)), world.sum_(nearest)
+    return world.all_reduce_sum(distances.nan_to_num(posinf=0.0)), world.all_reduce_sum(nearest)
 
 
 def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings) -> float:
@@ -218,11 +218,11 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     the value is 1 if none is left in a set.
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
-    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP))
+    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=MAX_STEP))
     # The square of each real's largest |cos|, on one rank.
-    largest = reals.filled(0.0, torch.float64)
+    largest = reals.full(0.0, torch.float64)
     world = settings.world
-    with using_threads(fair_threads(world)), world.together():
+    with set_threads(fair_threads(world)), world.together():
         for real_block, fake_block in _block_pairs(reals, fakes):
             products = real_block.integers @ fake_block.integers.T
             squares = products.square_().div_(fake_block.squares)
@@ -231,6 +231,6 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
             nearest[real_block.integers.sum(1) == 0] = math.nan
             rows = real_block.rows
             largest[rows] = torch.maximum(largest[rows], nearest)
-    world.sum_(largest)
+    world.all_reduce_sum(largest)
     distances = 1.0 - largest[~largest.isnan()].sqrt().clamp(max=1.0)
     return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _MAX_THREADS = 8
 # Flag of a Linux process that has executed no program since it was forked, see `proc_pid_stat(5)`.
 _FORKED = 0x40
-# Name of the threads of `_thread_of`.
+# Name of the threads of `_process_thread`.
 _THREAD = "fidtool-fork"
 # How often the waiting thread runs the signal handlers of the program: not every signal interrupts
 # its wait.
@@ -43,7 +43,7 @@ def _is_fork(process: int) -> bool:
 
 
 @functools.lru_cache
-def _thread_of(process: int) -> ThreadPoolExecutor:
+def _process_thread(process: int) -> ThreadPoolExecutor:
     """A thread that lives as long as its process: a fork while OpenMP's threads end would find
     MKL's lock locked.
     """
@@ -70,7 +70,7 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
             with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                 return function(*args, **kwargs)
 
-        future = _thread_of(os.getpid()).submit(call)
+        future = _process_thread(os.getpid()).submit(call)
         try:
             while not future.done():
                 wait_for([future], _WAKING_SECONDS)
@@ -89,7 +89,7 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextlib.contextmanager
-def using_threads(count: int) -> Iterator[None]:
+def set_threads(count: int) -> Iterator[None]:
     """Set the number of torch's intra-op threads within a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -123,7 +123,7 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
     picklable.
     """
     mine: list[T] = []
-    with world.together(), using_threads(1):
+    with world.together(), set_threads(1):
         for job in jobs[world.rank :: world.size]:
             world.check_stop()
             mine.append(job())

@@ -15,11 +15,11 @@ import math
 import torch
 
 from fidtool.distances.frechet import eigenvalues
-from fidtool.distances.parallel import linear_algebra_threads, using_threads
+from fidtool.distances.parallel import linear_algebra_threads, set_threads
 from fidtool.statistics.set_statistics import Gaussian
 
 # Singular values below this fraction of the largest one are rounding errors.
-_SMALLEST = 1e-8
+_RELATIVE_TOLERANCE = 1e-8
 # Step of smooth integrals in log t, for which the trapezoidal rule is exact to 1e-13.
 _STEP = 0.3
 # Step of other integrals in log t, for which it is exact to 1e-3.
@@ -28,8 +28,8 @@ _FINE_STEP = 0.1
 _NEWTON_STEPS = 4
 # Logarithms of how far the integrals go beyond the singular values; what they omit is less than
 # 1e-6 of them.
-_BELOW = 12.0
-_ABOVE = 6.0
+_LOG_LOWER_MARGIN = 12.0
+_LOG_UPPER_MARGIN = 6.0
 
 
 def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> float:
@@ -46,19 +46,19 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
         fake: mean and covariance of more images than dimensions, with ddof 1.
     """
     m = (fake.count or 0) - 1
-    with using_threads(linear_algebra_threads()):
+    with set_threads(linear_algebra_threads()):
         sigma = torch.from_numpy(fake.sigma)
         values = eigenvalues(factor.T @ sigma @ factor).clamp(min=0.0).sqrt()
         t = _grid(values)
         a = _shares(values, t) / m
         # dt = t dlog t
-        lacking = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP
+        missing = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP
         shift = torch.from_numpy(fake.mu - real.mu)
         rest = (shift @ shift).item() + real.sigma.trace() + sigma.trace().item() * m / (m + 1)
-    return float(rest - 2.0 * (values.sum().item() + 2.0 / math.pi * lacking))
+    return float(rest - 2.0 * (values.sum().item() + 2.0 / math.pi * missing))
 
 
-def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> float:
+def expected_distance(real: Gaussian, fakes: int, reals: int | None = None) -> float:
     """Return about what the Fréchet distance of a perfect generator's images and of as good real
     ones would be.
 
@@ -75,24 +75,24 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
     """
     count = math.inf if real.count is None else max(real.count, 2)
     sizes = [max(fakes, 2), count if reals is None else max(reals, 2)]
-    with using_threads(linear_algebra_threads()):
+    with set_threads(linear_algebra_threads()):
         values = eigenvalues(torch.from_numpy(real.sigma))
-        values = values[values > _SMALLEST * values.max()]
+        values = values[values > _RELATIVE_TOLERANCE * values.max()]
         if len(values) == 0:
             return 0.0
-        u, shares = _of_population(values, count - 1, min(sizes) - 1)
+        u, shares = _population_curve(values, count - 1, min(sizes) - 1)
         rest, rest_of_other = (1.0 - shares / (size - 1) for size in sizes)
         t = u * (rest * rest_of_other).sqrt()
         # The integral of A du over all u is known, which leaves that of A d(u - t), and A du where
         # A is not known.
         total = float(values.sum())
         known = torch.trapezoid(shares * u, u.log()) + shares[-1] * u[-1]
-        lacking = math.pi / 2.0 * total - known + torch.trapezoid(shares, u - t) - shares[0] * t[0]
+        missing = math.pi / 2.0 * total - known + torch.trapezoid(shares, u - t) - shares[0] * t[0]
         lower_order = sum(1.0 / size + 0.25 / (size - 1) for size in sizes)
-        return total * lower_order + 4.0 / math.pi * float(lacking)
+        return total * lower_order + 4.0 / math.pi * float(missing)
 
 
-def _of_population(
+def _population_curve(
     values: torch.Tensor, m: float, most: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``,
@@ -102,30 +102,33 @@ def _of_population(
     m degrees of freedom, of λ / (λ + z), at the z with z = iu (1 - sum / m), as long as A(u) < m
     (Silverstein & Choi 1995).
     """
-    found = [(math.inf, 0.0)]
-    u = values.max().item() * math.exp(_ABOVE)
+    points = [(math.inf, 0.0)]
+    u = values.max().item() * math.exp(_LOG_UPPER_MARGIN)
     z = 1j * u
-    while u > values.min().item() * math.exp(-_BELOW):
+    while u > values.min().item() * math.exp(-_LOG_LOWER_MARGIN):
         for _ in range(_NEWTON_STEPS):
             parts = values / (values + z)
             error = z - 1j * u * (1.0 - parts.sum().item() / m)
             z -= error / (1.0 - 1j * u * (parts.square() / values).sum().item() / m)
         share = (values / (values + z)).sum().item().real
-        if not found[-1][1] <= share < most:
+        if not points[-1][1] <= share < most:
             break
-        found.append((u, share))
+        points.append((u, share))
         u *= math.exp(-_FINE_STEP)
         z *= math.exp(-_FINE_STEP)
-    ascending = torch.tensor(found[:0:-1], dtype=torch.float64)
+    ascending = torch.tensor(points[:0:-1], dtype=torch.float64)
     return ascending[:, 0], ascending[:, 1]
 
 
 def _grid(values: torch.Tensor) -> torch.Tensor:
     """Return values of t that reach beyond all singular values, evenly spaced in log t."""
     largest = values.max().item() or 1.0
-    smallest = max(values.min().item(), _SMALLEST * largest)
+    smallest = max(values.min().item(), _RELATIVE_TOLERANCE * largest)
     return torch.arange(
-        math.log(smallest) - _BELOW, math.log(largest) + _ABOVE, _STEP, dtype=torch.float64
+        math.log(smallest) - _LOG_LOWER_MARGIN,
+        math.log(largest) + _LOG_UPPER_MARGIN,
+        _STEP,
+        dtype=torch.float64,
     ).exp()
 
 

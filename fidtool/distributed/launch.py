@@ -106,7 +106,7 @@ def discover_or_alone() -> Launch:
         return Launch()
 
 
-def alone_here() -> Launch:
+def single_process() -> Launch:
     """This process as the only rank of a run, with the GPU and the share of the cores that it has
     in its program.
     """

@@ -35,12 +35,12 @@ from fidtool.errors import (
     InputError,
     LaunchError,
     RunError,
-    on_every_rank,
+    format_reason,
+    mark_agreed,
     option,
-    reason_of,
 )
 from fidtool.system.background import call_with_timeout
-from fidtool.validation import LONGEST_SECONDS
+from fidtool.validation import MAX_SECONDS
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store, TCPStore
@@ -49,7 +49,7 @@ START_SECONDS = 120.0
 """How long to wait for the other ranks to join."""
 RETRY_SECONDS = 0.3
 """Pause between two attempts to connect to the store."""
-LONGEST_POLL_SECONDS = 0.1
+MAX_POLL_SECONDS = 0.1
 """Longest pause between two looks at the store."""
 ANSWER_SECONDS = 10.0
 """How long the store may take to respond."""
@@ -57,7 +57,7 @@ _MOST_NAMED = 8
 # Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run.
 _run_numbers = itertools.count()
 # The stores that this process serves until it exits, by address.
-_served: dict[tuple[str, int], TCPStore] = {}
+_served_stores: dict[tuple[str, int], TCPStore] = {}
 
 
 def _connect(launch: Launch, seconds: float) -> TCPStore:
@@ -74,7 +74,7 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
             _await_server(address, deadline)
         store = _connect_to(address, max(deadline - time.monotonic(), 1.0), serve)
         if serve:
-            _served.setdefault(address, store)
+            _served_stores.setdefault(address, store)
         return store
     except TimeoutError:
         problem = "the server there is not a torch TCPStore"
@@ -137,7 +137,7 @@ def _await_server(address: tuple[str, int], deadline: float) -> None:
             return
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise RuntimeError(reason_of(error)) from error
+                raise RuntimeError(format_reason(error)) from error
         time.sleep(RETRY_SECONDS)
 
 
@@ -160,7 +160,7 @@ class Decision(NamedTuple):
     """
 
     entries: list[Any]
-    by: int
+    decider: int
     seconds: float
 
 
@@ -212,9 +212,9 @@ class GroupRendezvous:
             AbsentRanksError: if some ranks did not arrive in time.
             RunError: if the ranks' purposes differ, or the store does not respond.
         """
-        if not 0 < seconds <= LONGEST_SECONDS:
+        if not 0 < seconds <= MAX_SECONDS:
             raise InputError(
-                f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}"
+                f"a timeout must be above 0 and at most {MAX_SECONDS:g} seconds, not {seconds}"
             )
         entry = {"purpose": purpose, "payload": payload}
         deadline = time.monotonic() + seconds
@@ -243,9 +243,9 @@ class GroupRendezvous:
         entries = zip(self._ranks, decision.entries, strict=True)
         missing = [rank for rank, entry in entries if entry is None]
         if missing:
-            absent = f"{list_ranks(missing)} of {len(self._ranks)}"
-            if decision.by != self._group_rank:
-                absent += f" (reported by rank {self._ranks[decision.by]})"
+            absent = f"{format_ranks(missing)} of {len(self._ranks)}"
+            if decision.decider != self._group_rank:
+                absent += f" (reported by rank {self._ranks[decision.decider]})"
             raise AbsentRanksError(
                 f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}",
                 missing,
@@ -269,7 +269,7 @@ class GroupRendezvous:
             self._check()
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling
             # interval. The store's own wait floods the log with warnings.
-            time.sleep(min(LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
+            time.sleep(min(MAX_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
         mine = Decision(self._arrived(number), self._group_rank, seconds)
         decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
         if number and None not in decision.entries:  # all ranks have read the previous decision
@@ -295,19 +295,19 @@ class GroupRendezvous:
         for rank, entry in zip(self._ranks, entries, strict=True):
             by_purpose.setdefault(entry["purpose"], []).append(rank)
         if len(by_purpose) > 1:
-            parts = [f"{list_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
+            parts = [f"{format_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
             if any(" of metric " in purpose for purpose in by_purpose):
                 advice += (
                     "; pass name=... to a metric that only some ranks create, because those "
                     "without are counted"
                 )
-            raise on_every_rank(
+            raise mark_agreed(
                 RunError(f"the ranks are in different calls: {', '.join(parts)}", advice)
             )
 
 
-def list_ranks(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """The numbers of some ranks for a message: ``rank 3``, or ``ranks 0, 1 and 2 others``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -342,7 +342,7 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
     if store is not None:
         store = dist.PrefixStore(prefix, store)
         watchdog.attach(store)
-        watchdog.start(_meet(store, launch, seconds))
+        watchdog.start(_wait_for_ranks(store, launch, seconds))
     if has_group:
         # The caller's group may only have NCCL; control traffic always uses gloo.
         return dist.new_group(backend="gloo", timeout=collective)  # type: ignore[return-value]
@@ -352,7 +352,7 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
             "gloo", None, collective, launch.world_size, launch.rank, group_store
         )
     except RuntimeError as error:
-        raise LostContactError.of(launch.rank, error) from error
+        raise LostContactError.from_error(launch.rank, error) from error
     return None
 
 
@@ -364,7 +364,7 @@ def leave(group: ProcessGroup | None) -> None:
         dist.destroy_process_group(group)
 
 
-def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
+def _wait_for_ranks(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Wait until every rank of the run has joined; returns their processes. See `join`."""
     rank = launch.rank
     size = launch.world_size
@@ -383,7 +383,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     def check() -> None:
         failure = Failure.read(store)
         if failure is not None:
-            raise on_every_rank(failure.error)
+            raise mark_agreed(failure.error)
 
     try:
         if store.add(f"started/{rank}", 1) > 1:
@@ -401,7 +401,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         processes = group.exchange("the start", Process.current()._asdict(), seconds, advice)
         return [Process(**process) for process in processes]
     except (LaunchError, AbsentRanksError) as error:
-        raise on_every_rank(Failure(rank, error).post(store).error) from None
+        raise mark_agreed(Failure(rank, error).post(store).error) from None
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
@@ -418,7 +418,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
         Failure(launch.rank, error).post(store)
         while not store.check(["printing"]):
-            time.sleep(LONGEST_POLL_SECONDS)
+            time.sleep(MAX_POLL_SECONDS)
         return True
 
     with contextlib.suppress(Exception):  # the caller then prints the error itself

@@ -9,7 +9,7 @@ from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
 
 _HALF = 1 << 16
-_MOST = 1 << 32
+_SEED_LIMIT = 1 << 32
 
 
 def sample_seed(seed: int, index: int) -> int:
@@ -63,16 +63,20 @@ def _seed(purpose: str, seed: int, name: str, number: int) -> int:
         number = as_index(number)
     except TypeError:
         raise InputError(f"seed and {name} must be integers, not {seed!r} and {number!r}") from None
-    if not 0 <= number < _MOST:
+    if not 0 <= number < _SEED_LIMIT:
         raise InputError(f"the {name} must be from 0 to 2**32 - 1, not {number}")
     # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
     for turn in range(6):
-        mixed = left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
+        mixed = left ^ (_hash(f"{purpose} {seed} {turn} {right}") % _HALF)
         left = right
         right = mixed
-    return (_hashed(f"{purpose} {seed} {number}") % (_MOST >> 1)) * _MOST + left * _HALF + right
+    return (
+        (_hash(f"{purpose} {seed} {number}") % (_SEED_LIMIT >> 1)) * _SEED_LIMIT
+        + left * _HALF
+        + right
+    )
 
 
-def _hashed(text: str) -> int:
+def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

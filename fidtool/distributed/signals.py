@@ -1,9 +1,9 @@
 """Handlers for SIGINT and SIGTERM, which the command line installs.
 
-Within `deferred` a signal is only recorded: the run stops between two batches and saves its work.
+Within `defer` a signal is only recorded: the run stops between two batches and saves its work.
 If it does not stop, `fidtool.distributed.watchdog` ends the process. A byte in a socket wakes the
 watchdog immediately, even while the main thread is inside a collective or LAPACK. Outside
-`deferred` a signal raises KeyboardInterrupt.
+`defer` a signal raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def wait(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
+def defer() -> Iterator[None]:
     """Within the block, signals are recorded and do not raise; the caller checks `received`."""
     global _deferrals
     _deferrals += 1

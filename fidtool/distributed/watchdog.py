@@ -9,13 +9,13 @@ the rank that prints the failure claims.
    store; a process on this machine that has ended; a signal; a lost or silent store; a silent rank.
    Rank zero watches all others, and they watch rank zero.
 2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or
-   collective, and `conclude` prints the failure. In a calling program it first abandons a
+   collective, and `end_run` prints the failure. In a calling program it first abandons a
    collective that still waits.
 3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a
    collective or LAPACK.
 
 The store may stop responding at any time: the guard and the main thread wait for it only a short
-time (`_ask`). In a run of one process the guard only looks for signals.
+time (`_query_store`). In a run of one process the guard only looks for signals.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LostContactError(RunError):
     location = ""
 
     @staticmethod
-    def of(rank: int, error: RuntimeError) -> LostContactError:
+    def from_error(rank: int, error: RuntimeError) -> LostContactError:
         return LostContactError(
             f"rank {rank} lost the connection to another rank ({first_line(error)})"
         )
@@ -89,15 +89,15 @@ class Failure(NamedTuple):
 
     def post(self, store: Store) -> Failure:
         """Record this failure unless the run already has one. Returns the run's failure."""
-        return Failure._unpacked(store.compare_set("failed", "", pickle.dumps(self).hex()))
+        return Failure._unpickle(store.compare_set("failed", "", pickle.dumps(self).hex()))
 
     @staticmethod
     def read(store: Store) -> Failure | None:
         """Return the run's failure; None if there is none."""
-        return Failure._unpacked(store.get("failed")) if store.check(["failed"]) else None
+        return Failure._unpickle(store.get("failed")) if store.check(["failed"]) else None
 
     @staticmethod
-    def _unpacked(value: bytes) -> Failure:
+    def _unpickle(value: bytes) -> Failure:
         failure: Failure = pickle.loads(bytes.fromhex(value.decode()))
         return failure
 
@@ -219,14 +219,14 @@ class Watchdog:
 
     def report(self, error: FidtoolError) -> None:
         """Report to the other ranks that this one has failed."""
-        self._declare(Failure(self._rank, error))
+        self._set_failure(Failure(self._rank, error))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
         """The exception for the run's failure; None if there is none within ``seconds``."""
         self.failed.wait(seconds)
         return None if self._failure is None else self._failure.error
 
-    def conclude(self, caught: BaseException) -> FidtoolError:
+    def end_run(self, caught: BaseException) -> FidtoolError:
         """End the run on this rank after ``caught``. Returns the run's first error.
 
         Of several ranks of the command line one prints it, as long as the store is reachable.
@@ -264,9 +264,9 @@ class Watchdog:
             return self.first_error(self._peer_timeout + 3 * _HEARTBEAT_SECONDS)
         return None
 
-    def late_ranks(self) -> str:
+    def find_late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
-        heartbeats: dict[int, bytes] = self._ask(
+        heartbeats: dict[int, bytes] = self._query_store(
             lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]()
         )
         late = []
@@ -284,7 +284,7 @@ class Watchdog:
         """
         if succeeded:
             self._closed.set()
-        self._ask(lambda store: store.set(f"left/{self._rank}", "1"), None)
+        self._query_store(lambda store: store.set(f"left/{self._rank}", "1"), None)
         deadline = time.monotonic() + (self._peer_timeout if succeeded else PRINT_SECONDS)
         if self._rank != 0 or self._store is None:
             return
@@ -311,11 +311,11 @@ class Watchdog:
                 self._heartbeats = dict.fromkeys(self._heartbeats, (b"", now))
             if self._processes and now >= next_heartbeat:
                 next_heartbeat = now + _HEARTBEAT_SECONDS
-                posted = self._ask(self._exchange_heartbeats, None)
+                posted = self._query_store(self._exchange_heartbeats, None)
             if self._failure is None:
-                failure = posted or self.detect(now)
+                failure = posted or self.detect_failure(now)
                 if failure is not None:
-                    self._declare(failure)
+                    self._set_failure(failure)
             if self._failure is not None and now >= self._exit_at:
                 self._force_exit(self._failure)
             last = time.monotonic()
@@ -338,7 +338,7 @@ class Watchdog:
         heartbeats = get_all(self._store, [f"heartbeat/{rank}" for rank in ranks])
         return dict(zip(ranks, heartbeats, strict=True))
 
-    def detect(self, now: float) -> Failure | None:
+    def detect_failure(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
         for rank in self._visible:
             # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.
@@ -346,7 +346,7 @@ class Watchdog:
                 if self._store_error and launcher_serves_store():
                     break  # without the store the rank could not announce that it left
                 why = "it crashed or was killed (out of memory?)"
-                return self._lost_rank(rank, f"exited without reporting an error: {why}")
+                return self._lost_rank_failure(rank, f"exited without reporting an error: {why}")
         if signals.received:
             error = add_location(signals.stopped_error(), self._rank, self._size)
             return Failure(self._rank, error)
@@ -378,10 +378,10 @@ class Watchdog:
             silent = [0]  # also on rank zero, whose program may have its store elsewhere
         for rank in silent:
             if not self._has_left(rank):
-                return self._lost_rank(rank, f"sent no heartbeat {limit}")
+                return self._lost_rank_failure(rank, f"sent no heartbeat {limit}")
         return None
 
-    def _lost_rank(self, rank: int, what: str) -> Failure:
+    def _lost_rank_failure(self, rank: int, what: str) -> Failure:
         return Failure(rank, RunError(f"rank {rank} ({self._processes[rank]}) {what}"), lost=True)
 
     def _has_ended(self, rank: int) -> bool:
@@ -398,9 +398,9 @@ class Watchdog:
         return state in "ZX" or started != process.started
 
     def _has_left(self, rank: int) -> bool:
-        return self._ask(lambda store: bool(store.check([f"left/{rank}"])), False)
+        return self._query_store(lambda store: bool(store.check([f"left/{rank}"])), False)
 
-    def _ask(self, question: Callable[[Store], T], default: T) -> T:
+    def _query_store(self, question: Callable[[Store], T], default: T) -> T:
         """``question(store)``; ``default`` if there is no store, or it is lost or does not
         respond.
         """
@@ -414,12 +414,12 @@ class Watchdog:
             self._store_error = type(error).__name__
             return default
 
-    def _declare(self, failure: Failure) -> None:
+    def _set_failure(self, failure: Failure) -> None:
         """Make ``failure`` the run's failure, unless there already is one, and set when this
         process must end.
         """
         if self._failure is None:
-            failure = self._ask(failure.post, failure)
+            failure = self._query_store(failure.post, failure)
         if self._failure is not None:  # the other thread may have declared one meanwhile
             return
         # That of the rank is in the message where it matters.
@@ -457,10 +457,10 @@ class Watchdog:
             if self._rank != 0 and not rank_zero_lost:
                 deadline += PRINT_SECONDS
             while time.monotonic() < deadline:
-                if self._ask(lambda store: store.check(["printing"]), True):
+                if self._query_store(lambda store: store.check(["printing"]), True):
                     break
                 time.sleep(0.05)
-            prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
+            prints = self._query_store(lambda store: store.add("printing", 1) == 1, True)
             with contextlib.suppress(Exception):
                 call_with_timeout(lambda: self._on_failure(error, prints), PRINT_SECONDS)
 

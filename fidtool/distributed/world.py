@@ -28,7 +28,7 @@ from fidtool.distributed.watchdog import (
     Watchdog,
     add_location,
 )
-from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
+from fidtool.errors import FidtoolError, as_fidtool_error, mark_agreed, option
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +42,8 @@ T = TypeVar("T")
 # down (torch 2.15). A view's C++ object references its base, so views are made before a collective
 # starts, held for the next few collectives, fewer if they are large, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
-_LEAST_HELD = 2
-_MOST_BYTES_HELD = 1 << 26
+_MIN_HELD = 2
+_MAX_HELD_BYTES = 1 << 26
 _never_destroy = ctypes.pythonapi.Py_IncRef
 atexit.register(_never_destroy, ctypes.py_object(_in_flight))
 
@@ -52,7 +52,7 @@ def _bytes_held() -> int:
     return sum(tensor.nbytes for tensors in _in_flight for tensor in tensors)
 
 
-def _pickled(value: object) -> torch.Tensor:
+def _pickle(value: object) -> torch.Tensor:
     import torch
 
     return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
@@ -86,10 +86,10 @@ class World:
             return [value]
         import torch
 
-        mine = _pickled(value)
+        mine = _pickle(value)
         sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
         sizes[self.rank] = len(mine)
-        every = self.gather_bytes(mine, self.sum_(sizes).tolist())
+        every = self.gather_bytes(mine, self.all_reduce_sum(sizes).tolist())
         return [pickle.loads(data.numpy().data) for data in every]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -102,7 +102,7 @@ class World:
         self._run_collective(lambda group: group.allgather([outputs], [padded]), padded, *outputs)
         return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
 
-    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum ``tensor`` over the ranks, in place, on every rank. Exact for integers in any
         reduction order.
 
@@ -122,9 +122,9 @@ class World:
 
         data = torch.empty(0, dtype=torch.uint8, device="cpu")
         if self.rank == 0:
-            data = _pickled(value)
+            data = _pickle(value)
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-        data.resize_(int(self.sum_(size)))
+        data.resize_(int(self.all_reduce_sum(size)))
         # From rank zero by default.
         self._run_collective(lambda group: group.broadcast([data]), data)
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
@@ -145,7 +145,7 @@ class World:
 
         group = dist.group.WORLD if self._group is None else self._group
         _in_flight.append([tensor.view_as(tensor) for tensor in tensors])
-        while len(_in_flight) > _LEAST_HELD and _bytes_held() > _MOST_BYTES_HELD:
+        while len(_in_flight) > _MIN_HELD and _bytes_held() > _MAX_HELD_BYTES:
             _in_flight.popleft()
         self._watchdog.collectives += 1
         try:
@@ -160,8 +160,8 @@ class World:
             work.wait()
         except RuntimeError as error:
             if not re.search("timed out|timeout", str(error), re.IGNORECASE):
-                raise LostContactError.of(self.rank, error) from error
-            late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
+                raise LostContactError.from_error(self.rank, error) from error
+            late = f"{self._watchdog.find_late_ranks()}, still alive but stuck or slower"
             raise TooSlowError(
                 f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for "
                 f"{late}:",
@@ -237,7 +237,7 @@ class World:
         if isinstance(error, SystemExit):
             raise error  # the calling program or a network asked for it
         if first is not None:
-            raise on_every_rank(first) from error
+            raise mark_agreed(first) from error
 
 
 @contextlib.contextmanager
@@ -278,12 +278,12 @@ def open_world(
                     watchdog.start([])
                 # A launcher that has lost one rank sends SIGTERM to the others, which must not
                 # interrupt the search for the cause.
-                stack.enter_context(signals.deferred())
+                stack.enter_context(signals.defer())
                 yield World(launch, watchdog, group)
                 if launch.world_size > 1:
                     watchdog.leave(succeeded=True)
         except BaseException as caught:
-            error = watchdog.conclude(caught)
+            error = watchdog.end_run(caught)
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over):
                 raise
             raise error from caught

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import RunError, Say, about, missing_package
-from fidtool.features.choice import NetworkChoice, no_protocol
-from fidtool.features.device import Device, computing_on, repeatable
+from fidtool.errors import RunError, Say, missing_package, prefix_errors
+from fidtool.features.choice import NetworkChoice, no_protocol_error
+from fidtool.features.device import Device, deterministic_mode, device_context
 from fidtool.features.extractor import Extractor, fixed_batch
-from fidtool.features.hashes import digest_of
+from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models import user_networks
 from fidtool.features.network import Network, freeze
 from fidtool.features.protocol import (
@@ -38,20 +38,20 @@ def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
     family = choice.published
     if family is None:
         return None  # custom networks come with their weights
-    with about(choice.subject), repeatable():
+    with prefix_errors(choice.subject), deterministic_mode():
         if find_spec(family.package) is None:
             named = choice.option("extractor", choice.full)
             raise missing_package(named, family.package, family.extra)
-        state: State = _module_of(choice).fetch(choice, say)
+        state: State = _import_family(choice).fetch(choice, say)
         return state
 
 
-def _module_of(choice: NetworkChoice) -> Any:
+def _import_family(choice: NetworkChoice) -> Any:
     """Import the module of a published network's family."""
     return import_module(f"fidtool.features.models.{choice.family}")
 
 
-def custom_extractor(
+def build_extractor(
     choice: NetworkChoice,
     state: State | None,
     device: Device,
@@ -66,11 +66,11 @@ def custom_extractor(
     network that has neither its own preparation nor a protocol; None is the default one. The
     protocol determines resize and ddof; a network with its own preparation has ddof 1.
     """
-    with about(choice.subject):
-        with repeatable():
+    with prefix_errors(choice.subject):
+        with deterministic_mode():
             if choice.published:
                 name = choice.untagged
-                network: Network = _module_of(choice).build(choice, state)
+                network: Network = _import_family(choice).build(choice, state)
             else:
                 network, name = user_networks.build(choice)
         asked = None if choice.published else choice.protocol
@@ -82,12 +82,12 @@ def custom_extractor(
             ddof = standard.ddof
         elif asked:
             transform = f" ({preparation.describe(network.input_size)})"
-            raise no_protocol(choice, standard.name, transform)
+            raise no_protocol_error(choice, standard.name, transform)
         step = choice.feature_step
         module = freeze(network.module)
         definition = Definition(
             extractor=name,
-            weights_sha256=digest_of(module.state_dict()),
+            weights_sha256=hash_state_dict(module.state_dict()),
             dims=0,  # not known yet
             feature_step=network.feature_step if step is None else step,
             input_size=network.input_size,
@@ -101,11 +101,11 @@ def custom_extractor(
         extractor = Extractor(
             module, {layer: definition}, preparation, offset, scale, device, precision
         )
-        extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
+        extractor.definitions = {layer: replace(definition, dims=_probe_dims(extractor, name))}
     return extractor
 
 
-def _probed_dims(extractor: Extractor, name: str) -> int:
+def _probe_dims(extractor: Extractor, name: str) -> int:
     """Run images through the network and return the length of a feature vector.
 
     Refuses a network whose features of an image are random or depend on the other images in the
@@ -114,12 +114,12 @@ def _probed_dims(extractor: Extractor, name: str) -> int:
     device = extractor.device.torch_device
     size = extractor.definition.input_size
     first, second = fixed_batch(2, device)
-    with computing_on(device):
-        with about(f"for a 1x3x{size}x{size} input"):
-            alone = extractor.features([first])[0].cpu().double()
+    with device_context(device):
+        with prefix_errors(f"for a 1x3x{size}x{size} input"):
+            alone = extractor.extract([first])[0].cpu().double()
         # The neighbour is darker, because batch norm in training mode treats batches of the same
         # noise almost alike.
-        together = extractor.features([first, second // 4])[0].cpu().double()
+        together = extractor.extract([first, second // 4])[0].cpu().double()
     if not len(alone):
         raise RunError("the network returned no features for one image: an output of shape (1, 0)")
     norm = torch.maximum(together.norm(), alone.norm())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from os.path import basename
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fidtool.errors import InputError, MetricSetting, SettingName, SettingPart, brief, option
+from fidtool.errors import InputError, MetricSetting, SettingName, SettingPart, option, short_repr
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -18,7 +18,7 @@ from fidtool.features.protocol import (
     Definition,
     find_protocol,
 )
-from fidtool.names import closest, fold, unknown_name
+from fidtool.names import fold, unknown_name_error
 from fidtool.system.user_code import is_code_spec
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def is_program(extractor: str) -> bool:
     return extractor.endswith((EXPORTED, ".pt", ".pth", ".ts", ".jit"))
 
 
-IN_VALUE = {
+VALUE_SETTINGS = {
     "weights": "weights",
     "size": "input_size",
     "step": "feature_step",
@@ -100,7 +100,7 @@ IN_VALUE = {
 `NetworkChoice`.
 """
 # Each network of a value begins after a comma, and each of its settings after an @ or a comma.
-_SETTING = rf"(?:{'|'.join(IN_VALUE)})="
+_SETTING = rf"(?:{'|'.join(VALUE_SETTINGS)})="
 _BETWEEN_NETWORKS = re.compile(rf",(?!{_SETTING})")
 _BEFORE_SETTING = re.compile(rf"[@,](?={_SETTING})")
 
@@ -137,7 +137,7 @@ class NetworkChoice:
         """Return the value of ``--extractor`` that selects the network with its settings."""
         settings = [
             f"{short}={getattr(self, name)}"
-            for short, name in IN_VALUE.items()
+            for short, name in VALUE_SETTINGS.items()
             if getattr(self, name) is not None
         ]
         if not settings:
@@ -229,7 +229,7 @@ class NetworkChoice:
         return option(name, whole)
 
 
-def networks_of(value: object) -> list[NetworkChoice]:
+def parse_networks(value: object) -> list[NetworkChoice]:
     """Return the networks of a value of ``extractor``, each with the settings in its own value.
 
     Args:
@@ -253,10 +253,12 @@ def networks_of(value: object) -> list[NetworkChoice]:
         kind = type(network.module)
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=network)]
     if isinstance(value, (list, tuple)) and value:
-        return [network for item in value for network in networks_of(item)]
+        return [network for item in value for network in parse_networks(item)]
+    shown = type(value).__name__
+    if isinstance(value, (list, tuple, int, float)):
+        shown = short_repr(value)
     raise InputError(
-        f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not "
-        f"{brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__}"
+        f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
     )
 
 
@@ -270,23 +272,25 @@ def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
     extractor = str(stated.pop("name", ""))
     settings: dict[str, Any] = {}
     for name, value in stated.items():
-        if name not in IN_VALUE:
-            raise _refused(f"{name}={value} is none of name, {', '.join(IN_VALUE)}")
+        if name not in VALUE_SETTINGS:
+            raise _extractor_error(f"{name}={value} is none of name, {', '.join(VALUE_SETTINGS)}")
         convert = int if name in ("size", "step", "dims") else str
         try:
-            settings[IN_VALUE[name]] = convert(str(value))
+            settings[VALUE_SETTINGS[name]] = convert(str(value))
         except ValueError:
-            raise _refused(f"{name}={value} must be an integer") from None
+            raise _extractor_error(f"{name}={value} must be an integer") from None
     if unknown_setting := re.search(r"@(\w+)=", extractor):
-        raise _refused(f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(IN_VALUE)}")
-    return _complete(NetworkChoice(_usual_spelling(extractor), **settings))
+        raise _extractor_error(
+            f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(VALUE_SETTINGS)}"
+        )
+    return _complete(NetworkChoice(_normalize_name(extractor), **settings))
 
 
-def _refused(problem: str) -> InputError:
+def _extractor_error(problem: str) -> InputError:
     return InputError(f"{option('extractor')}: {problem}")
 
 
-def _usual_spelling(extractor: str) -> str:
+def _normalize_name(extractor: str) -> str:
     """Return ``inception``, a short name, or the name of a family in its usual case."""
     name, colon, model = extractor.partition(":")
     usual = fold(name)
@@ -301,10 +305,10 @@ def _complete(choice: NetworkChoice) -> NetworkChoice:
     """
     choice = replace(choice, apart=False)
     check_extractor(choice)
-    return replace(choice, protocol=protocol_of(choice, choice.protocol))
+    return replace(choice, protocol=normalize_protocol(choice, choice.protocol))
 
 
-def further_networks(
+def name_other_networks(
     first: NetworkChoice, others: Sequence[NetworkChoice]
 ) -> dict[str, NetworkChoice]:
     """Return the other networks of a run by the layers of their features, which have their names.
@@ -333,7 +337,7 @@ def further_networks(
     return networks
 
 
-def layers_in(
+def match_layers(
     definitions: Mapping[str, Definition | None], networks: Mapping[str, NetworkChoice]
 ) -> dict[str, str]:
     """Return which layer of a file has the features of each layer of a run, by the run's layer.
@@ -346,7 +350,7 @@ def layers_in(
     layers: dict[str, str] = {}
     for layer, choice in networks.items():
         likeness = {
-            name: _likeness(choice, name, definition) for name, definition in definitions.items()
+            name: _match_score(choice, name, definition) for name, definition in definitions.items()
         }
         # The same layer if others fit as well.
         best = max(likeness, key=lambda name: (likeness[name], name == layer), default="")
@@ -358,7 +362,7 @@ def layers_in(
     return layers
 
 
-def _likeness(choice: NetworkChoice, name: str, definition: Definition | None) -> int:
+def _match_score(choice: NetworkChoice, name: str, definition: Definition | None) -> int:
     """Return how well a file's layer with this name fits a network: 0 is not at all, 3 with all its
     settings.
     """
@@ -376,7 +380,9 @@ def layer_name(text: str) -> str:
     return re.sub("[^0-9A-Za-z]", "_", text)
 
 
-def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol") -> str | None:
+def normalize_protocol(
+    choice: NetworkChoice, name: str | None, asked: str = "protocol"
+) -> str | None:
     """Return the usual name of a protocol of a network, or None; ``asked`` is the setting that asks
     for it.
 
@@ -389,11 +395,11 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
         return find_protocol(name).name
     own = OWN_PROTOCOLS.get(choice.family, {})
     if fold(name) not in own:
-        raise no_protocol(choice, name, f" ({' or '.join(own)})" if own else "", asked)
+        raise no_protocol_error(choice, name, f" ({' or '.join(own)})" if own else "", asked)
     return fold(name)
 
 
-def no_protocol(
+def no_protocol_error(
     choice: NetworkChoice, protocol: str, transform: str, asked: str = "protocol"
 ) -> InputError:
     """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its
@@ -456,5 +462,5 @@ def _check_name(choice: NetworkChoice) -> None:
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or "
             "package.module:NAME for a custom network"
         )
-        close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
-        raise unknown_name("extractor", extractor, close, listed, choice.setting)
+        known = ("inception", *MODEL_FAMILIES, *SHORT_NAMES)
+        raise unknown_name_error("extractor", extractor, known, listed, choice.setting)

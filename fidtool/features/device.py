@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fidtool.distributed.launch import Launch, alone_here, available_cores, available_threads
+from fidtool.distributed.launch import Launch, available_cores, available_threads, single_process
 from fidtool.errors import InputError, option
 from fidtool.validation import TorchDevice
 
@@ -78,14 +78,14 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
         chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
         index = torch.cuda.current_device() if chosen else launch.local_rank % gpus
         device = torch.device("cuda", index)
-    return device_of(device, launch)
+    return describe_device(device, launch)
 
 
-def device_of(device: torch.device, launch: Launch | None = None) -> Device:
+def describe_device(device: torch.device, launch: Launch | None = None) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of
     None is alone.
     """
-    launch = launch or alone_here()
+    launch = launch or single_process()
     if device.type != "cpu":
         workers = max(1, min(16, available_cores(launch.local_world_size) - 1))
         return Device(device, torch.cuda.get_device_name(device), _GPU_BATCH, workers)
@@ -120,27 +120,27 @@ class _Switch(NamedTuple):
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
-    during: Any
+    value: Any
 
 
 @dataclass
 class TorchSettings:
-    """torch's settings during a run, created by `repeatable`. They can be suspended."""
+    """torch's settings during a run, created by `deterministic_mode`. They can be suspended."""
 
     tf32: bool
     device: torch.device | None = None
-    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    exit_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def hold(self, device: torch.device | None = None) -> None:
+    def apply(self, device: torch.device | None = None) -> None:
         """Replace the calling program's settings until ``held`` is closed, and make a GPU current
         in this thread.
         """
-        self.held.close()
+        self.exit_stack.close()
         self.device = device
-        hold = self.held.enter_context
+        hold = self.exit_stack.enter_context
         # Selected each time: the program's code may have switched between torch's old and new
         # precision settings.
-        hold(_switched(_kernel_switches() + _precision_switches(self.tf32)))
+        hold(_apply_switches(_kernel_switches() + _precision_switches(self.tf32)))
         hold(torch.random.fork_rng(devices=[]))  # restores the random state
         hold(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
@@ -149,7 +149,7 @@ class TorchSettings:
             hold(torch.cuda.device(device))
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """Restore the calling program's settings for a ``with`` block in which the program's code
         runs.
 
@@ -157,15 +157,15 @@ class TorchSettings:
         those that the program's code left the last time: a generator may be inside ``with
         torch.autocast(...)`` when it yields.
         """
-        self.held.close()
+        self.exit_stack.close()
         try:
             yield
         finally:
-            self.hold(self.device)
+            self.apply(self.device)
 
 
 @contextlib.contextmanager
-def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
+def deterministic_mode(tf32: bool = False) -> Iterator[TorchSettings]:
     """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's
     settings after it.
 
@@ -180,17 +180,17 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     grad = torch.is_grad_enabled()  # before inference_mode, which changes it
     with (
         # An unfinished generator of the program may hold these modes for longer than a run.
-        _switched([switch._replace(during=None) for switch in _autocast_switches()]),
+        _apply_switches([switch._replace(value=None) for switch in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
         torch.set_grad_enabled(grad),
-        (settings := TorchSettings(tf32)).held,
+        (settings := TorchSettings(tf32)).exit_stack,
     ):
-        settings.hold()
+        settings.apply()
         yield settings
 
 
 @contextlib.contextmanager
-def computing_on(device: torch.device, half: torch.dtype | None = None) -> Iterator[None]:
+def device_context(device: torch.device, half: torch.dtype | None = None) -> Iterator[None]:
     """Make ``device`` the current one in a ``with`` block that calls a network, with autocast to
     ``half`` or without.
 
@@ -207,27 +207,27 @@ def computing_on(device: torch.device, half: torch.dtype | None = None) -> Itera
 
 def full_fp32() -> contextlib.AbstractContextManager[None]:
     """Use full float32 precision in a ``with`` block, but not the other settings of
-    `repeatable`.
+    `deterministic_mode`.
     """
-    return _switched(_precision_switches())
+    return _apply_switches(_precision_switches())
 
 
 @contextlib.contextmanager
-def _switched(switches: list[_Switch]) -> Iterator[None]:
+def _apply_switches(switches: list[_Switch]) -> Iterator[None]:
     before = [switch.read() for switch in switches]
     try:
         for switch in switches:
-            if switch.during is not None:
-                switch.write(switch.during)
+            if switch.value is not None:
+                switch.write(switch.value)
         yield
     finally:
         # In reverse, because later settings change some of the earlier ones.
         for switch, value in zip(reversed(switches), reversed(before), strict=True):
-            if switch.during is not None or switch.read() != value:
+            if switch.value is not None or switch.read() != value:
                 switch.write(value)
 
 
-def _attribute(place: Any, name: str, during: object) -> _Switch:
+def _attribute_switch(place: Any, name: str, during: object) -> _Switch:
     return _Switch(partial(getattr, place, name), partial(setattr, place, name), during)
 
 
@@ -239,11 +239,11 @@ def _kernel_switches() -> list[_Switch]:
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        _Switch(_deterministic, _set_deterministic, (False, False)),
-        _attribute(backends.cudnn, "enabled", True),
-        _attribute(backends.cudnn, "benchmark", False),
-        _attribute(backends.cudnn, "deterministic", True),
-        _attribute(backends.mkldnn, "enabled", True),
+        _Switch(_read_deterministic, _set_deterministic, (False, False)),
+        _attribute_switch(backends.cudnn, "enabled", True),
+        _attribute_switch(backends.cudnn, "benchmark", False),
+        _attribute_switch(backends.cudnn, "deterministic", True),
+        _attribute_switch(backends.mkldnn, "enabled", True),
         *_autocast_switches(),
         _Switch(mha.get_fastpath_enabled, mha.set_fastpath_enabled, True),
         _Switch(cuda.flash_sdp_enabled, cuda.enable_flash_sdp, True),
@@ -254,7 +254,7 @@ def _kernel_switches() -> list[_Switch]:
     ]
 
 
-def _deterministic() -> tuple[bool, bool]:
+def _read_deterministic() -> tuple[bool, bool]:
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -263,7 +263,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 def _set_deterministic(value: tuple[bool, bool]) -> None:
     # Only if it changes, because torch imports its compiler here, which takes seconds.
-    if value != _deterministic():
+    if value != _read_deterministic():
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
@@ -296,11 +296,11 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         # Restored only: writing the old settings changes these.
         places = [backends, matmul, cudnn, cudnn.conv, cudnn.rnn]
         places += [mkldnn, mkldnn.conv, mkldnn.rnn, mkldnn.matmul]
-        switches = [_attribute(place, "fp32_precision", None) for place in places]
+        switches = [_attribute_switch(place, "fp32_precision", None) for place in places]
     older = [
         _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
-        _attribute(matmul, "allow_tf32", tf32),
-        _attribute(cudnn, "allow_tf32", tf32),
+        _attribute_switch(matmul, "allow_tf32", tf32),
+        _attribute_switch(cudnn, "allow_tf32", tf32),
     ]
     try:
         for switch in older:
@@ -308,14 +308,14 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         switches += older
         # This one has no old counterpart. Its default is full precision.
         if is_newer and mkldnn.conv.fp32_precision not in ("none", "ieee"):
-            switches.append(_attribute(mkldnn.conv, "fp32_precision", "ieee"))
+            switches.append(_attribute_switch(mkldnn.conv, "fp32_precision", "ieee"))
     except RuntimeError:
         precision = "tf32" if tf32 else "ieee"
         switches += [
-            _attribute(matmul, "fp32_precision", precision),
-            _attribute(cudnn.conv, "fp32_precision", precision),
-            _attribute(mkldnn.conv, "fp32_precision", "ieee"),
-            _attribute(mkldnn.matmul, "fp32_precision", "ieee"),
+            _attribute_switch(matmul, "fp32_precision", precision),
+            _attribute_switch(cudnn.conv, "fp32_precision", precision),
+            _attribute_switch(mkldnn.conv, "fp32_precision", "ieee"),
+            _attribute_switch(mkldnn.matmul, "fp32_precision", "ieee"),
         ]
     # In half precision, a GPU accumulates in 32 bits.
     for sums in (
@@ -324,5 +324,5 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         "allow_fp16_accumulation",
     ):
         if hasattr(matmul, sums):
-            switches.append(_attribute(matmul, sums, False))
+            switches.append(_attribute_switch(matmul, sums, False))
     return switches

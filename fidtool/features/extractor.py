@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import FidtoolError, ProgramError, RunError, in_short, option
-from fidtool.features.device import Device, computing_on
+from fidtool.errors import FidtoolError, ProgramError, RunError, option, summarize_error
+from fidtool.features.device import Device, device_context
 from fidtool.features.hashes import named_tensors
 from fidtool.features.protocol import Definition
-from fidtool.features.resize import ImageTensors, Preparation, network_input, resize
+from fidtool.features.resize import ImageTensors, Preparation, prepare_images, resize
 from fidtool.names import format_count
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -46,7 +46,7 @@ class Extractor:
             the network gets images as they are.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
         precision: see `fidtool.settings.settings.Settings`. TF32 is switched on by
-            `fidtool.features.device.repeatable`.
+            `fidtool.features.device.deterministic_mode`.
     """
 
     module: nn.Module
@@ -78,30 +78,32 @@ class Extractor:
     def tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.module)
 
-    def features(self, images: ImageTensors) -> Tensor:
-        """Return the feature vectors of one batch for the first layer, see `inputs` and
-        `vectors`.
+    def extract(self, images: ImageTensors) -> Tensor:
+        """Return the feature vectors of one batch for the first layer, see `preprocess` and
+        `forward_layers`.
         """
-        return next(iter(self.vectors([self.inputs(images)]).values()))
+        return next(iter(self.forward_layers([self.preprocess(images)]).values()))
 
-    def inputs(self, images: ImageTensors) -> Tensor:
+    def preprocess(self, images: ImageTensors) -> Tensor:
         """Return the network's input for images: cropped, resized and normalised.
 
         The images are uint8 and on this extractor's device. The result is a float32 tensor of shape
         (len(images), 3, input size, input size), channels-last in memory.
         """
-        with torch.inference_mode(), self._explained(len(images)):
+        with torch.inference_mode(), self._explain_errors(len(images)):
             size = self.definition.input_size
-            return network_input(images, size, self.preparation, self._offset, self._scale)
+            return prepare_images(images, size, self.preparation, self._offset, self._scale)
 
-    def vectors(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape
-        (images, dims).
+    def forward_layers(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the feature vectors of a batch's parts by layer: float32, shape (images, dims).
+
+        Args:
+            inputs: what `preprocess` returned of the parts.
         """
         with torch.inference_mode():
-            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
+            return self._forward_layers(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
 
-    def differentiable(self, images: Tensor) -> Tensor:
+    def extract_with_grad(self, images: Tensor) -> Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
 
         If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds
@@ -115,12 +117,12 @@ class Extractor:
             float32 tensor of shape (n, dims) on the device.
         """
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self.preparation)
-        return next(iter(self._vectors((resized - self._offset) / self._scale).values()))
+        return next(iter(self._forward_layers((resized - self._offset) / self._scale).values()))
 
-    def _vectors(self, x: Tensor) -> dict[str, Tensor]:
+    def _forward_layers(self, x: Tensor) -> dict[str, Tensor]:
         count = len(x)
-        with self._explained(count):
-            with computing_on(self.device.torch_device, self._autocast):
+        with self._explain_errors(count):
+            with device_context(self.device.torch_device, self._autocast):
                 outputs = self.module(x if self._dtype is None else x.to(self._dtype))
             if len(self.definitions) == 1:
                 outputs = (outputs,)
@@ -158,7 +160,7 @@ class Extractor:
         return vectors
 
     @contextlib.contextmanager
-    def _explained(self, count: int) -> Iterator[None]:
+    def _explain_errors(self, count: int) -> Iterator[None]:
         """Context manager that names the network and the number of images in the error of its
         block.
         """
@@ -169,7 +171,7 @@ class Extractor:
         except (Exception, SystemExit) as error:
             problem = (
                 f"{self.definition.extractor} failed on a batch of {format_count(count, 'image')}: "
-                f"{in_short(error)}"
+                f"{summarize_error(error)}"
             )
             kind = RunError if self._standard else ProgramError
             if isinstance(error, torch.cuda.OutOfMemoryError):

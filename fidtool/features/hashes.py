@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 
-def digest_of(tensors: Mapping[str, Any]) -> str:
+def hash_state_dict(tensors: Mapping[str, Any]) -> str:
     """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by
     name.
     """

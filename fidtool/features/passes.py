@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from fidtool.errors import about
+from fidtool.errors import prefix_errors
 from fidtool.features.extractor import Extractor
 from fidtool.features.resize import ImageTensors
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
@@ -49,9 +49,9 @@ class ForwardPasses(Generic[Item]):
     extractors: Sequence[Extractor]
     threads: int
     images: Callable[[Item], contextlib.AbstractContextManager[Sequence[ImageTensors]]]
-    last: Callable[[Item], bool] = lambda item: True
+    is_last: Callable[[Item], bool] = lambda item: True
     stop: Callable[[], bool] = lambda: False
-    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    timer: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     name: Callable[[Sequence[Item]], str] = lambda batch: ""
 
     _pool: DaemonThreads = field(init=False)
@@ -71,8 +71,8 @@ class ForwardPasses(Generic[Item]):
         try:
             for piece in pieces:
                 batch.append(piece)
-                inputs.append(self._submit(self._inputs, piece))
-                if not self.last(piece):
+                inputs.append(self._submit(self._submit_inputs, piece))
+                if not self.is_last(piece):
                     if len(inputs) > self.threads:  # so that few pieces wait to be resized
                         self._wait(inputs[-1 - self.threads])
                     continue
@@ -107,10 +107,10 @@ class ForwardPasses(Generic[Item]):
         self._jobs.append(self._pool.submit(work, *items))
         return self._jobs[-1]
 
-    def _inputs(self, piece: Item) -> _Inputs:
-        with self.images(piece) as groups, self.timed():
+    def _submit_inputs(self, piece: Item) -> _Inputs:
+        with self.images(piece) as groups, self.timer():
             return [
-                [network.inputs(images) for network in self.extractors]
+                [network.preprocess(images) for network in self.extractors]
                 for images in groups
                 if len(images)
             ]
@@ -124,11 +124,11 @@ class ForwardPasses(Generic[Item]):
         inputs = [piece.result() for piece in pieces]
         with_images = [groups for groups in inputs if groups]
         whole: list[dict[str, Tensor]] = []
-        with self.timed(), about(self.name(batch)):
+        with self.timer(), prefix_errors(self.name(batch)):
             for group in zip(*with_images, strict=True):  # the inputs of the pieces
                 vectors: dict[str, Tensor] = {}
                 for network, *parts in zip(self.extractors, *group, strict=True):
-                    vectors |= network.vectors(parts)
+                    vectors |= network.forward_layers(parts)
                 whole.append(vectors)
         features: list[GroupFeatures] = []
         stop = 0

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fidtool.errors import InputError, option
-from fidtool.names import closest, fold, unknown_name
+from fidtool.names import fold, unknown_name_error
 
 if TYPE_CHECKING:
     from fidtool.features.resize import Framing, Resize
@@ -189,13 +189,13 @@ def find_protocol(name: str) -> Protocol:
     """
     protocol = _BY_FOLDED_NAME.get(fold(name))
     if protocol is None:
-        close = closest(name, _ALL_NAMES)
-        raise unknown_name("protocol", name, close, ", ".join(NAMED_PROTOCOLS), "protocol")
+        listed = ", ".join(NAMED_PROTOCOLS)
+        raise unknown_name_error("protocol", name, _ALL_NAMES, listed, "protocol")
     return protocol
 
 
 # No number of a definition is larger.
-_LARGEST = 1 << 31
+_MAX_NUMBER = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Definition:
         for name, value in sorted(values.items()):
             if name not in types:
                 raise ValueError(f"a newer version wrote {name}")
-            is_large = isinstance(value, int) and abs(value) > _LARGEST
+            is_large = isinstance(value, int) and abs(value) > _MAX_NUMBER
             if type(value).__name__ != types[name] or is_large:
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)

@@ -152,7 +152,7 @@ class Preparation:
 
 
 # One, in units of Pillow's fixed point.
-_ONE = float(1 << 22)
+_FIXED_POINT_ONE = float(1 << 22)
 # Largest number of results that share a matrix. Most entries of a single matrix for all results
 # would be zero.
 _BAND = 32
@@ -166,7 +166,7 @@ _GPU_BYTES = 256 << 20
 _TABLES = 512
 
 
-def _on(device: torch.device, values: NDArray[Any]) -> Tensor:
+def _to_device(device: torch.device, values: NDArray[Any]) -> Tensor:
     # Tensors of inference mode could not be used with gradients later.
     with torch.inference_mode(False):
         return torch.from_numpy(values).to(device)
@@ -209,7 +209,7 @@ def resize(pixels: Tensor, size: int, preparation: Preparation) -> Tensor:
         )
 
     # All photos of a batch in float32 would take gigabytes.
-    square = _in_parts(interpolate, pixels, max(height * width, size * size) * 3 * 4)
+    square = _apply_in_chunks(interpolate, pixels, max(height * width, size * size) * 3 * 4)
     return square.clamp(0.0, 255.0) if preparation.resize == "bicubic-antialias" else square
 
 
@@ -230,7 +230,7 @@ def _bilinear_tf1(pixels: Tensor, size: int) -> Tensor:
         top, bottom = torch.split(left + (right - left) * across[:, None], size, 1)
         return top + (bottom - top) * down[:, None, None]
 
-    return _in_parts(blend, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
+    return _apply_in_chunks(blend, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(_TABLES)
@@ -242,10 +242,10 @@ def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[
     floor = np.floor(position)
     lower = np.minimum(floor.astype(np.int64), in_size - 1)
     upper = np.minimum(lower + 1, in_size - 1)
-    return _on(device, np.concatenate([lower, upper])), _on(device, position - floor)
+    return _to_device(device, np.concatenate([lower, upper])), _to_device(device, position - floor)
 
 
-def network_input(
+def prepare_images(
     images: ImageTensors,
     size: int,
     preparation: Preparation,
@@ -289,7 +289,7 @@ def _resize_each_shape(images: Sequence[Tensor], size: int, preparation: Prepara
     return in_order.permute(0, 3, 1, 2)
 
 
-def _in_parts(
+def _apply_in_chunks(
     function: Callable[[Tensor], Tensor], x: Tensor, bytes_each: int, dim: int = 0
 ) -> Tensor:
     """Apply ``function`` to parts of ``x`` along dimension 0 and concatenate the results along
@@ -358,13 +358,13 @@ def _axis(
     weights = kernel((source - centre + 0.5) * (1.0 / widened))
     weights[(source < lower) | (source >= upper)] = 0.0
     weights /= np.cumsum(weights, axis=1)[:, -1:]  # summed sequentially, as in Pillow
-    whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
+    whole = np.trunc(weights * _FIXED_POINT_ONE + np.copysign(0.5, weights))
     start = int(lower.min())
     stop = int(upper.max())
     # The bands have the same width, so some weights are zero.
     within = np.minimum(source, stop - 1) - start
-    scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _ONE
-    return _Axis(start, stop, _on(device, within.reshape(-1)), _on(device, scaled))
+    scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _FIXED_POINT_ONE
+    return _Axis(start, stop, _to_device(device, within.reshape(-1)), _to_device(device, scaled))
 
 
 def pillow_resize(
@@ -391,13 +391,13 @@ def pillow_resize(
     down = _axis(height, resized[0], cut[0], size, method, pixels.device)
     across = _axis(width, resized[1], cut[1], size, method, pixels.device)
     needed = pixels[:, down.start : down.stop, across.start : across.stop]
-    narrow = _resampled(needed.reshape(-1, across.stop - across.start, channels), across, size)
-    square = _resampled(narrow.view(size * count, down.stop - down.start, channels), down, size)
+    narrow = _resample(needed.reshape(-1, across.stop - across.start, channels), across, size)
+    square = _resample(narrow.view(size * count, down.stop - down.start, channels), down, size)
     channels_first = square.view(size, size, count, channels).permute(2, 3, 0, 1)
     return channels_first.to(torch.float32, memory_format=torch.channels_last)
 
 
-def _resampled(lines: Tensor, axis: _Axis, size: int) -> Tensor:
+def _resample(lines: Tensor, axis: _Axis, size: int) -> Tensor:
     """Resample lines of pixels, of shape (lines, pixels, channels), to (size, lines, channels)."""
     bands, _, width = axis.weights.shape
     channels = lines.shape[2]
@@ -407,12 +407,12 @@ def _resampled(lines: Tensor, axis: _Axis, size: int) -> Tensor:
         taken = taken.permute(1, 2, 0, 3)
         taken = taken.to(torch.float64, memory_format=torch.contiguous_format).flatten(2)
         sums = torch.bmm(axis.weights, taken).flatten(0, 1)[:size]
-        return _rounded(sums, lines.dtype).view(size, -1, channels)
+        return _round_half_up(sums, lines.dtype).view(size, -1, channels)
 
-    return _in_parts(weigh, lines, max(bands * width, size) * channels * 8, 1)
+    return _apply_in_chunks(weigh, lines, max(bands * width, size) * channels * 8, 1)
 
 
-def _rounded(sums: Tensor, dtype: torch.dtype) -> Tensor:
+def _round_half_up(sums: Tensor, dtype: torch.dtype) -> Tensor:
     if not sums.requires_grad:
         whole = sums.add_(0.5).clamp_(0.0, 255.0)
         if dtype != torch.uint8:  # conversion to integers rounds down

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import pickle
@@ -18,14 +17,22 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, Say, in_short, message_of, option, redact
+from fidtool.errors import (
+    InputError,
+    RunError,
+    Say,
+    format_message,
+    option,
+    redact,
+    summarize_error,
+)
 from fidtool.features.choice import NetworkChoice
 from fidtool.names import shorten
 from fidtool.sources.contents import Files, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.download import RemoteFile
-from fidtool.system.local_files import check_file
+from fidtool.system.local_files import check_file, sha256_of
 
 StateDict = dict[str, Tensor]
 HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
@@ -63,7 +70,7 @@ def read_tensors(path: Path) -> StateDict:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     if isinstance(loaded, dict):
         loaded = loaded.get("state_dict", loaded)
     if not isinstance(loaded, dict) or not all(
@@ -76,10 +83,10 @@ def read_tensors(path: Path) -> StateDict:
     return loaded
 
 
-def unreadable(path: Path | str, error: Exception) -> InputError:
+def unreadable_error(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
     refuse_foreign(f"the weights file {path}", read_head(Files([str(path)])))
-    reason = in_short(error)
+    reason = summarize_error(error)
     if isinstance(error, pickle.UnpicklingError):  # its message recommends reading it unsafely
         reason = "it was not written by torch.save, or contains more than tensors"
     return InputError(f"the weights file {path} cannot be read ({reason})")
@@ -93,12 +100,14 @@ def load_strictly(
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"{origin} does not contain the weights of {choice.full}: {message_of(error)[:300]}"
+            f"{origin} does not contain the weights of {choice.full}: {format_message(error)[:300]}"
         ) from None
 
 
 @contextlib.contextmanager
-def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> Iterator[None]:
+def explain_download_errors(
+    choice: NetworkChoice, source: str, mirror: str, say: Say
+) -> Iterator[None]:
     """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them.
 
     ``mirror`` names the environment variable for another source, as in `HUB_MIRROR`.
@@ -108,7 +117,7 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Say) -> It
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = shorten(message_of(error), 200)
+        reason = shorten(format_message(error), 200)
         failure = RunError(
             f"no weights for {choice.full}: the download from {source} failed ({reason}):",
             f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
@@ -149,20 +158,13 @@ def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Pat
 
 
 def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
-    found = sha256_of(handle) if expected else ""
-    if not found.startswith(expected):
-        raise ValueError(
-            f"{redact(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…"
-        )
-
-
-def sha256_of(handle: IO[bytes]) -> str:
-    """Return the SHA-256 of a whole file."""
-    digest = hashlib.sha256()
     handle.seek(0)
-    while block := handle.read(_BLOCK):
-        digest.update(block)
-    return digest.hexdigest()
+    actual = sha256_of(handle) if expected else ""
+    if not actual.startswith(expected):
+        raise ValueError(
+            f"{redact(name)} has the SHA-256 {actual[:12]}…, "
+            f"and the published file {expected[:12]}…"
+        )
 
 
 def hub_folder() -> Path:

@@ -7,8 +7,15 @@ from functools import partial
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.choice import NetworkChoice
-from fidtool.metrics.cmmd import OfCLIP
-from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values, mean_of
+from fidtool.metrics.cmmd import CLIPMetric
+from fidtool.metrics.metric import (
+    METRICS,
+    FeatureSet,
+    MetricContext,
+    Number,
+    Values,
+    mean_of_images,
+)
 from fidtool.validation import Setting
 
 # OpenAI's ViT-L/14, torchmetrics' default.
@@ -19,7 +26,7 @@ _BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPScore(OfCLIP):
+class CLIPScore(CLIPMetric):
     """CLIP score (Hessel et al. 2021) of each FAKE, as in torchmetrics.
 
     The mean and the standard deviation over images of 100 × max(cos, 0), the cosine between the
@@ -95,4 +102,4 @@ class CLIPScore(OfCLIP):
             )
             context.warnings.append(ResultWarning(fake.path, text))
         context.recorded["text_sha256"] = tower.sha256
-        return mean_of(self.numbers[0], np.array(scores), context)
+        return mean_of_images(self.numbers[0], np.array(scores), context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fidtool.errors import InputError, option, renamed
-from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, networks_of
+from fidtool.errors import InputError, Say, option, rename_setting
+from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, parse_networks
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number, Values
 from fidtool.validation import Setting
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
 
 
-class OfCLIP(Metric):
+class CLIPMetric(Metric):
     """Base class of metrics with a CLIP network of their own."""
 
     extractor: str
 
     def network(self) -> NetworkChoice:
-        with renamed("extractor", self.named("extractor")):
-            return networks_of(self.extractor)[0]
+        with rename_setting("extractor", self.named("extractor")):
+            return parse_networks(self.extractor)[0]
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+    def obtain(self, weights: str | None, images: bool, say: Say | None) -> None:
         if not images:
             return
         title = self.numbers[0].title
@@ -36,10 +36,10 @@ class OfCLIP(Metric):
             raise InputError(
                 f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')"
             )
-        from fidtool.features.models.clip import fetch, on_disk
+        from fidtool.features.models.clip import fetch, is_downloaded
 
         network = self.own_network
-        if network is None or on_disk(network):
+        if network is None or is_downloaded(network):
             return
         if say is None:
             raise InputError(
@@ -56,7 +56,7 @@ class OfCLIP(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CMMD(OfCLIP):
+class CMMD(CLIPMetric):
     """CLIP maximum mean discrepancy (Jayasumana et al. 2024), as in the authors' code.
 
     1000 × the biased estimate of the squared MMD between the sets' embeddings of norm 1, with a

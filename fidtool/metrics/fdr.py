@@ -17,7 +17,7 @@ from fidtool.metrics.metric import (
     Number,
     Requirement,
     Values,
-    not_computable,
+    not_computable_error,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FDR(FID):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor not in DENOMINATORS:
-            raise not_computable(
+            raise not_computable_error(
                 self,
                 f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not "
                 f"{facts.extractor}:",

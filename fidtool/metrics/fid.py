@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fidtool.errors import InputError, about, option
+from fidtool.errors import InputError, option, prefix_errors
 from fidtool.features.protocol import SPATIAL
 from fidtool.metrics.metric import (
     FeatureSet,
@@ -14,10 +14,10 @@ from fidtool.metrics.metric import (
     MetricFacts,
     Number,
     Values,
-    not_computable,
+    not_computable_error,
 )
 
-FEWEST_IMAGES = 5000
+MIN_IMAGES = 5000
 """The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""
 POINTS = 15
 """Number of sample sizes that FID-infinity's line is fitted to."""
@@ -59,7 +59,7 @@ class FID(Metric):
         def on_rank_zero() -> float:
             assert real.gaussian is not None
             assert fake.gaussian is not None
-            with about(f"{real.path} (first) against {fake.path} (second)"):
+            with prefix_errors(f"{real.path} (first) against {fake.path} (second)"):
                 return distance_between(real.gaussian, fake.gaussian)
 
         return {self.name: context.world.on_rank_zero(on_rank_zero)}
@@ -94,7 +94,7 @@ class SpatialFID(FID):
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor != "inception":
             problem = "sFID is defined for Inception only:"
-            raise not_computable(self, problem, f"omit {option('extractor')}")
+            raise not_computable_error(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims in (64, 192):
             raise InputError(
                 f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not "
@@ -107,12 +107,12 @@ class FIDInfinity(Metric):
     """FID-infinity (Chong & Forsyth 2020): the `FID` extrapolated to infinitely many generated
     images.
 
-    The FID is computed at `POINTS` numbers N of images of FAKE, from `FEWEST_IMAGES` to all, and
+    The FID is computed at `POINTS` numbers N of images of FAKE, from `MIN_IMAGES` to all, and
     fitted by a line in 1/N. The value is the line at 0, with its standard error.
 
     Raises:
-        TooFewImagesError: if FAKE has fewer than `FEWEST_IMAGES` + `POINTS` - 1 images.
-        InputError: if the features have `FEWEST_IMAGES` or more dimensions.
+        TooFewImagesError: if FAKE has fewer than `MIN_IMAGES` + `POINTS` - 1 images.
+        InputError: if the features have `MIN_IMAGES` or more dimensions.
     """
 
     name = "fid-infinity"
@@ -135,15 +135,15 @@ class FIDInfinity(Metric):
         ),
     )
     fake_features = True
-    fewest = FEWEST_IMAGES + POINTS - 1
+    fewest = MIN_IMAGES + POINTS - 1
     frechet = True
     phase = "extrapolation"
 
     def check(self, facts: MetricFacts) -> None:
-        if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
-            raise not_computable(
+        if facts.dims is not None and facts.dims >= MIN_IMAGES:
+            raise not_computable_error(
                 self,
-                f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} "
+                f"fid-infinity's subsets of {MIN_IMAGES} images are too small for {facts.dims} "
                 "dimensions:",
                 "use a smaller network",
             )
@@ -155,6 +155,6 @@ class FIDInfinity(Metric):
         target = context.world.on_rank_zero(lambda: real.gaussian)
         assert target is not None
         value, error = fid_infinity(
-            target, fake.rows, context.features, points=POINTS, fewest=FEWEST_IMAGES
+            target, fake.rows, context.features, points=POINTS, fewest=MIN_IMAGES
         )
         return {"fid_infinity": value, "fid_infinity_error": error}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fidtool.errors import InputError, ResultWarning, option
+from fidtool.errors import InputError, ResultWarning, Say, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import (
     METRICS,
@@ -17,7 +17,7 @@ from fidtool.metrics.metric import (
     Number,
     Requirement,
     Values,
-    not_computable,
+    not_computable_error,
 )
 from fidtool.validation import Setting
 
@@ -82,7 +82,7 @@ class InceptionScore(Metric):
         stated = facts.definition
         if facts.extractor != "inception":
             problem = f"{needs}, not those of {facts.extractor}:"
-            raise not_computable(self, problem, f"omit {option('extractor')}")
+            raise not_computable_error(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims not in (None, _DIMS):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
@@ -98,7 +98,9 @@ class InceptionScore(Metric):
                 setting="metrics",
             )
         if stated is not None and (stated.extractor != INCEPTION or stated.dims != _DIMS):
-            raise not_computable(self, f"{needs}, not the {stated.dims} of {stated.extractor}:")
+            raise not_computable_error(
+                self, f"{needs}, not the {stated.dims} of {stated.extractor}:"
+            )
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
             raise InputError(
                 f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
@@ -106,12 +108,12 @@ class InceptionScore(Metric):
                 setting=of_splits,
             )
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
-        from fidtool.features.models.inception import classifier_on_disk, load_weights
+    def obtain(self, weights: str | None, images: bool, say: Say | None) -> None:
+        from fidtool.features.models.inception import has_local_classifier, load_weights
 
         if say is not None:
             load_weights(weights, say, classifier=True)
-        elif not classifier_on_disk(weights):
+        elif not has_local_classifier(weights):
             raise InputError(
                 "no weights with Inception's classifier are on this machine (`fidtool weights "
                 "--download` gets them)"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, missing_package, renamed
+from fidtool.errors import Say, missing_package, rename_setting
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number, not_computable
+from fidtool.metrics.metric import METRICS, Number, not_computable_error
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.names import shorten
-from fidtool.validation import File, Setting, text_of
+from fidtool.validation import File, Setting, path_text
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +59,7 @@ class LPIPS(PairMetric):
         compare = self.on_device(self.fetch(print), real.device)
         return compare(real, fake)
 
-    def fetch(self, say: Callable[[str], None]) -> State:
+    def fetch(self, say: Say) -> State:
         """Return the network's tensors: the linear layers of the package, and torchvision's
         convolutions.
         """
@@ -71,9 +68,9 @@ class LPIPS(PairMetric):
         if find_spec("lpips") is None:
             raise missing_package("LPIPS", "lpips", "lpips", "metrics")
         net = "alexnet" if self.net == "alex" else "vgg16"
-        choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
-        with renamed("weights", self.named("weights")):
-            state = _torchvisions(choice, say)
+        choice = NetworkChoice(f"torchvision:{net}", path_text(self.weights), setting="metrics")
+        with rename_setting("weights", self.named("weights")):
+            state = _read_torchvision_weights(choice, say)
             model = self._model()
             # slice2.3.weight in the package is features.3.weight in torchvision.
             tensors = {
@@ -86,7 +83,7 @@ class LPIPS(PairMetric):
     def on_device(self, state: State | None, device: torch.device) -> Compare:
         import torch
 
-        from fidtool.features.device import computing_on
+        from fidtool.features.device import device_context
 
         assert state is not None
         model = self._model()
@@ -96,13 +93,13 @@ class LPIPS(PairMetric):
         def compare(real: torch.Tensor, fake: torch.Tensor) -> float:
             # One pair at a time: the value does not depend on the other pairs of a batch.
             inputs = [image.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for image in (real, fake)]
-            with torch.inference_mode(), computing_on(device):
+            with torch.inference_mode(), device_context(device):
                 try:
                     return float(model(*inputs))
                 except RuntimeError as error:
                     height, width, _ = real.shape
                     fault = shorten(str(error), 80)
-                    raise not_computable(
+                    raise not_computable_error(
                         self, f"LPIPS' network fails on {width}×{height} pixels ({fault}):"
                     ) from None
 
@@ -118,25 +115,24 @@ class LPIPS(PairMetric):
             return lpips.LPIPS(net=self.net, pnet_rand=True, verbose=False).requires_grad_(False)
 
 
-def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read a file, or published weights of torchvision's alexnet or vgg16 from torch.hub's folder
-    or a download.
-    """
+def _read_torchvision_weights(choice: NetworkChoice, say: Say) -> State:
+    """Read a file, or torchvision's alexnet or vgg16 from torch.hub's folder or a download."""
     import torch
     from torchvision.models import get_model_weights
 
-    from fidtool.features.weights import State, downloading, hub_folder, kept_file, read_tensors
+    from fidtool.features.weights import (
+        State,
+        explain_download_errors,
+        hub_folder,
+        kept_file,
+        read_tensors,
+        weights_file,
+    )
 
-    weights = choice.weights
-    if weights is not None and os.path.isfile(weights):
-        return State(read_tensors(Path(weights)), weights)
-    entries = get_model_weights(choice.model)
-    names = entries.__members__
-    if weights not in (None, *names):
-        problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
-        raise InputError(f"{choice.option('weights', weights)} {problem}")
-    entry = entries[weights or "DEFAULT"]
+    if choice.weights is not None:
+        return State(read_tensors(weights_file(choice)), choice.weights)
+    entry = get_model_weights(choice.model)["DEFAULT"]
     remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"
-    with downloading(choice, entry.url, remedy, say):
+    with explain_download_errors(choice, entry.url, remedy, say):
         kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
         return State(dict(entry.get_state_dict(progress=False)), entry.url)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.errors import InputError, MetricSetting, ResultWarning, TooFewImagesError, option
+from fidtool.errors import InputError, MetricSetting, ResultWarning, Say, TooFewImagesError, option
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES
-from fidtool.validation import Validated, declared_settings
+from fidtool.validation import Validated, find_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,7 +235,7 @@ class Metric(Validated):
 
     In Python a metric with other settings is an object, ``metrics=[fidtool.KID(subset_size=100)]``.
     On the command line each setting of a built-in metric has its own flag, see
-    `fidtool.metrics.registry.key_of`.
+    `fidtool.metrics.registry.setting_key`.
 
     Attributes:
         name: value of ``--metrics``.
@@ -300,7 +300,7 @@ class Metric(Validated):
         if network is None:
             return None
         subject = f"{self.numbers[0].title}'s network"
-        setting = self.named("extractor") if "extractor" in declared_settings(type(self)) else ""
+        setting = self.named("extractor") if "extractor" in find_settings(type(self)) else ""
         return replace(network, subject=subject, setting=setting, apart=False)
 
     @classmethod
@@ -314,9 +314,9 @@ class Metric(Validated):
         """
         if facts.images is not None and facts.images < self.fewest:
             problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and "
-            raise not_computable(self, f"{problem}{facts.has}:", kind=TooFewImagesError)
+            raise not_computable_error(self, f"{problem}{facts.has}:", kind=TooFewImagesError)
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+    def obtain(self, weights: str | None, images: bool, say: Say | None) -> None:
         """Download weights that this metric alone needs.
 
         Args:
@@ -362,10 +362,10 @@ class Metric(Validated):
         Args:
             definition: the definition of the features; None if it is unknown.
         """
-        return {name: getattr(self, name) for name in declared_settings(type(self))}
+        return {name: getattr(self, name) for name in find_settings(type(self))}
 
 
-def not_computable(
+def not_computable_error(
     metric: Metric, problem: str, *remedies: str, kind: type[InputError] = InputError
 ) -> InputError:
     """Return the error that a metric cannot be computed in this run."""
@@ -373,7 +373,7 @@ def not_computable(
     return kind(problem, *remedies, omit, setting="metrics")
 
 
-def mean_of(
+def mean_of_images(
     number: Number, values: NDArray[np.float64], context: MetricContext
 ) -> dict[str, float]:
     """Return the mean and the standard deviation (of a sample, as n - 1 says) of the values of

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Values, mean_of
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Values, mean_of_images
 
 if TYPE_CHECKING:
     import torch
@@ -52,4 +52,4 @@ class PairMetric(Metric):
         return self.of_pair
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        return mean_of(self.numbers[0], fake.pairs[self.name], context)
+        return mean_of_images(self.numbers[0], fake.pairs[self.name], context)

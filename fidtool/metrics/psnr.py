@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Smaller mean squared errors, as of identical images, count as this one, which is 100 dB, as in
 # RAE's evaluation.
-_LEAST = 1e-10
+_MIN_ERROR = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class PSNR(PairMetric):
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         total = int((real.int() - fake.int()).square_().sum())  # exact, in int64
         error = total / (255**2 * real.numel())
-        return -10.0 * math.log10(max(error, _LEAST))
+        return -10.0 * math.log10(max(error, _MIN_ERROR))
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         identical = int((fake.pairs[self.name] >= 100.0).sum())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, about, brief, option
+from fidtool.errors import InputError, option, prefix_errors, short_repr
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
@@ -25,9 +25,9 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
-from fidtool.names import closest, fold, unknown_name
-from fidtool.system.user_code import is_code_spec, load
-from fidtool.validation import Setting, declared_settings
+from fidtool.names import find_similar, fold, unknown_name_error
+from fidtool.system.user_code import is_code_spec, load_object
+from fidtool.validation import Setting, find_settings
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
@@ -63,7 +63,7 @@ NAMES: dict[str, type[Metric]] = {
 """The built-in metrics by each name that is understood."""
 
 
-class Requested(NamedTuple):
+class RequestedMetric(NamedTuple):
     """A metric of a run.
 
     Attributes:
@@ -81,25 +81,27 @@ class Requested(NamedTuple):
     source: str = ""
     optional: str = ""
     layer: str = ""
-    further: str = ""
+    network_name: str = ""
 
     @property
     def name(self) -> str:
         """Its name in messages: ``kid``, or ``kid (dinov2)`` of a further network."""
-        return f"{self.metric.name} ({self.further})" if self.further else self.metric.name
+        return (
+            f"{self.metric.name} ({self.network_name})" if self.network_name else self.metric.name
+        )
 
     @property
     def title(self) -> str:
         """The titles of its values: ``KID (dinov2)``."""
         titles = ", ".join(number.title for number in self.metric.numbers)
-        return f"{titles} ({self.further})" if self.further else titles
+        return f"{titles} ({self.network_name})" if self.network_name else titles
 
 
-def find_metric(spec: str) -> Requested:
+def find_metric(spec: str) -> RequestedMetric:
     """Return a metric with default settings. The code of a custom one is run."""
     for name, kind in NAMES.items():
         if fold(name) == fold(spec):
-            return Requested(kind(), kind.name)
+            return RequestedMetric(kind(), kind.name)
     if fold(spec) == ALL:
         raise InputError(
             f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
@@ -107,33 +109,33 @@ def find_metric(spec: str) -> Requested:
         )
     if is_code_spec(spec):
         named = option("metrics", spec)
-        metric, source = load(spec, _make, named, reuse=True)
+        metric, source = load_object(spec, _instantiate, named, reuse=True)
         _check_declaration(metric, named)
-        return Requested(metric, spec, source)
+        return RequestedMetric(metric, spec, source)
     numbers = set[str]()
     for kind in BUILT_IN.values():
         numbers.update(number.name for number in kind.numbers + kind.summary)
     close = dict[str, None]()
-    for name in closest(spec, [*NAMES, ALL]):
+    for name in find_similar(spec, [*NAMES, ALL]):
         if name in NAMES and name not in numbers:
             name = NAMES[name].name
         close[name] = None
     listed = ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])
-    raise unknown_name("metric", spec, [*close], listed)
+    raise unknown_name_error("metric", spec, [*close], listed)
 
 
-def _make(loaded: Any) -> Any:
+def _instantiate(loaded: Any) -> Any:
     """Return the metric of a class, or the object itself; a fault in its declarations shows
     here.
     """
     metric = loaded() if isinstance(loaded, type) else loaded
     if isinstance(metric, Metric):
-        declared_settings(type(metric))
+        find_settings(type(metric))
         metric.network()
     return metric
 
 
-def key_of(owner: str, setting: str) -> str:
+def setting_key(owner: str, setting: str) -> str:
     """Return the name of a metric's setting in the record of a run; that of a built-in metric's
     flag is the same.
 
@@ -141,36 +143,36 @@ def key_of(owner: str, setting: str) -> str:
     """
     if owner not in BUILT_IN:
         return f"{owner}.{setting}"
-    return declared_settings(BUILT_IN[owner])[setting].flag.removeprefix("--").replace("-", "_")
+    return find_settings(BUILT_IN[owner])[setting].flag.removeprefix("--").replace("-", "_")
 
 
 METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
-    key_of(kind.name, name): (kind, setting)
+    setting_key(kind.name, name): (kind, setting)
     for kind in BUILT_IN.values()
-    for name, setting in declared_settings(kind).items()
+    for name, setting in find_settings(kind).items()
 }
-"""The settings of the built-in metrics by `key_of`, with the metrics."""
+"""The settings of the built-in metrics by `setting_key`, with the metrics."""
 
 
-@about(setting="metrics")
+@prefix_errors(setting="metrics")
 def select_metrics(
     metrics: object, values: Mapping[str, Any] | None = None, needed: Collection[str] = ()
-) -> tuple[Requested, ...]:
+) -> tuple[RequestedMetric, ...]:
     """Return the requested metrics in their order.
 
     Args:
         metrics: as the setting of this name. A metric that is also requested by name or as an
             object replaces that of ``all``.
-        values: settings of the built-in metrics that are requested by name, by `key_of`. Strings
-            are parsed.
+        values: settings of the built-in metrics that are requested by name, by `setting_key`.
+            Strings are parsed.
         needed: those of the values that must be of a requested metric.
     """
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
-            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}"
+            f"{option('metrics')} must be a string or a list of metrics, not {short_repr(metrics)}"
         )
-    chosen = dict[str, Requested]()
+    chosen = dict[str, RequestedMetric]()
     for item in listed:
         for new in _select(item, values or {}):
             known = chosen.setdefault(new.metric.name, new)
@@ -190,39 +192,39 @@ def select_metrics(
                 f"{option(key)} is a setting of {owner}, which is not computed:",
                 f"add {owner} to {option('metrics')}",
             )
-    _check_names([asked.metric for asked in chosen.values()])
+    _check_names([requested.metric for requested in chosen.values()])
     return tuple(chosen.values())
 
 
-def _select(item: object, values: Mapping[str, Any]) -> list[Requested]:
+def _select(item: object, values: Mapping[str, Any]) -> list[RequestedMetric]:
     """Return the metrics that one element of ``metrics`` selects."""
-    if isinstance(item, Requested):
+    if isinstance(item, RequestedMetric):
         return [item]
     if not isinstance(item, str):
-        metric = _make(item)
+        metric = _instantiate(item)
         kind = type(metric)
         _check_declaration(metric, kind.__name__)
         is_built_in = kind in BUILT_IN.values()
         spec = metric.name if is_built_in else f"{kind.__module__}:{kind.__qualname__}"
-        return [Requested(metric, spec)]
+        return [RequestedMetric(metric, spec)]
     if fold(item) != ALL:
-        asked = find_metric(item.strip())
-        return [asked._replace(metric=_with_values(asked.metric, values))]
+        requested = find_metric(item.strip())
+        return [requested._replace(metric=_apply_settings(requested.metric, values))]
     selected = []
     for kind in BUILT_IN.values():
         if not kind.by_name:
-            metric = _with_values(kind(), values)
+            metric = _apply_settings(kind(), values)
             # One whose settings were set is wanted.
             optional = option("metrics", ALL) if metric == kind() else ""
-            selected.append(Requested(metric, metric.name, optional=optional))
+            selected.append(RequestedMetric(metric, metric.name, optional=optional))
     return selected
 
 
-def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
-    """Return the metric with those of the values, by `key_of`, that are its settings."""
+def _apply_settings(metric: Metric, values: Mapping[str, Any]) -> Metric:
+    """Return the metric with those of the values, by `setting_key`, that are its settings."""
     own = {}
-    for name, setting in declared_settings(type(metric)).items():
-        key = key_of(metric.name, name)
+    for name, setting in find_settings(type(metric)).items():
+        key = setting_key(metric.name, name)
         if key in values:
             own[name] = setting.check(setting.parse(values[key]), option(metric.named(name)))
     return replace(metric, **own) if own else metric  # type: ignore[type-var]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number, not_computable
+from fidtool.metrics.metric import METRICS, Number, not_computable_error
 from fidtool.metrics.pairs import PairMetric
 from fidtool.validation import Setting
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 # The constants of Wang et al. for values in 0..1.
 _C1 = 0.01**2
 _C2 = 0.03**2
-_LEAST_SIDE = {"gaussian": 6, "uniform": 7}
+_MIN_SIDE = {"gaussian": 6, "uniform": 7}
 # Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003.
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 # The window of 11 pixels is inside the image at the coarsest scale.
-_LEAST_OF_SCALES = 176
+_MIN_MULTISCALE_SIDE = 176
 # Numerators and denominators.
 _Fraction = tuple["torch.Tensor", "torch.Tensor"]
 
@@ -63,8 +63,8 @@ class SSIM(PairMetric):
         are reflected at their edges, as in torchmetrics; the ``uniform`` one is inside the images,
         with the sample covariance, as in scikit-image.
         """
-        _check_size(self, real, _LEAST_SIDE[self.window])
-        means = [_mean_ratio(*_terms(images, self.window)) for images in _channels(real, fake)]
+        _check_size(self, real, _MIN_SIDE[self.window])
+        means = [_mean_ratio(*_ssim_terms(images, self.window)) for images in _channels(real, fake)]
         return math.fsum(means) / len(means)
 
 
@@ -99,28 +99,28 @@ class MultiScaleSSIM(PairMetric):
         has the SSIM, at all pixels of images that are reflected at their edges, and the others have
         its term of contrast and structure, inside the images. A negative mean counts as 0.
         """
-        _check_size(self, real, _LEAST_OF_SCALES)
-        of_channels = [self._of_channel(images) for images in _channels(real, fake)]
+        _check_size(self, real, _MIN_MULTISCALE_SIDE)
+        of_channels = [self._channel_means(images) for images in _channels(real, fake)]
         product = 1.0
         for scale, weight in zip(zip(*of_channels, strict=True), _WEIGHTS, strict=True):
             product *= max(0.0, math.fsum(scale) / len(scale)) ** weight
         return product
 
-    def _of_channel(self, images: torch.Tensor) -> list[float]:
+    def _channel_means(self, images: torch.Tensor) -> list[float]:
         import torch
 
         means = []
         for _ in _WEIGHTS[1:]:
-            _, (upper, lower) = _terms(images, "gaussian")
+            _, (upper, lower) = _ssim_terms(images, "gaussian")
             means.append(float((upper / lower)[5:-5, 5:-5].mean()))
             images = torch.nn.functional.avg_pool2d(images, 2)
-        return [*means, _mean_ratio(*_terms(images, "gaussian"))]
+        return [*means, _mean_ratio(*_ssim_terms(images, "gaussian"))]
 
 
 def _check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
     height, width, _ = image.shape
     if min(height, width) < least:
-        raise not_computable(
+        raise not_computable_error(
             metric,
             f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
             f"has {width}×{height}:",
@@ -141,7 +141,7 @@ def _mean_ratio(luminance: _Fraction, contrast: _Fraction) -> float:
     return float((luminance[0] * contrast[0] / (luminance[1] * contrast[1])).mean())
 
 
-def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
+def _ssim_terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
     """Return two images' term of luminance, and that of contrast and structure, at each place of
     the window.
     """

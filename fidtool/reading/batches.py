@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     last: bool = True
     contents: Sequence[tuple[str, Read]] | None = None
 
-    def part(self, start: int, stop: int) -> Batch:
+    def slice(self, start: int, stop: int) -> Batch:
         """Return the images from ``start`` to ``stop``."""
         contents = None if self.contents is None else self.contents[start:stop]
         return Batch(
@@ -75,7 +75,7 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
     return list(batches[start:stop])
 
 
-def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
+def select_part(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     """Return a part of a set, such as ``3/16``: consecutive batches of its plan, so that forward
     passes are the same.
 
@@ -99,4 +99,4 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
         )
     own = deal(batches, number - 1, count, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
-    return images.restricted(SetPart(f"{number}/{count}", images.digest(), len(images), places))
+    return images.take_part(SetPart(f"{number}/{count}", images.digest(), len(images), places))

@@ -6,7 +6,7 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, mark_agreed
 from fidtool.sources.contents import SAME_FILES, ValueRange
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
@@ -37,12 +37,12 @@ def broadcast_images(
     with world.together():
         if in_memory is not None:
             own = in_memory.image_set(value_range)
-            mine = replace(mine, reader=mine.reader.around(own.reader))
-        sample = mine.in_time(mine.sample, seconds)
+            mine = replace(mine, reader=mine.reader.wrap(own.reader))
+        sample = mine.run_with_timeout(mine.hash_sample, seconds)
     samples = world.gather((sample, socket.gethostname()))
     for rank, (other, host) in enumerate(samples):
         if other != samples[0][0]:
-            raise on_every_rank(
+            raise mark_agreed(
                 InputError(
                     f"{mine.path} has different contents on rank {rank} ({host}) and rank 0, but "
                     f"the same names: {SAME_FILES}"

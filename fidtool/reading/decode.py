@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
-from fidtool.errors import message_of, option
-from fidtool.sources.arrays import UnknownRangeError, as_pixels
+from fidtool.errors import format_message, option
+from fidtool.sources.arrays import UnknownRangeError, to_pixels
 from fidtool.sources.contents import Frame, Pixels, Read, ValueRange, pillow_defaults
 from fidtool.sources.crops import Crop
-from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
+from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, describe_foreign, detect_format
 from fidtool.validation import MAX_PIXELS
 
 ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
@@ -32,7 +32,7 @@ layers.
 """
 # Not far beyond it, the bits of a row overflow Pillow's integers, which it reports as a lack of
 # memory.
-_LONGEST_SIDE = 2**24
+_MAX_SIDE = 2**24
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _DEEP_MODES = frozenset({"I", *_SIXTEEN_BIT_MODES})
@@ -43,7 +43,7 @@ _SAMPLES_PER_PIXEL = 277
 _PLANAR = 284
 _SAMPLE_FORMAT = 339
 # Formats that Pillow can be built without, with Pillow's names for their decoders.
-_OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
+_OPTIONAL_FORMATS = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 # Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of
 # these.
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -138,7 +138,7 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
     visible. EXIF orientation is not applied, as in the reference implementations, except in TIFFs,
     where Pillow applies it. 16-bit grayscale, which ``convert`` would clip to white, keeps its high
     byte. Floats, signed and 32-bit integers become bytes as those of arrays, see
-    `fidtool.sources.arrays.as_pixels`. Only one thread of a process can decode at a time.
+    `fidtool.sources.arrays.to_pixels`. Only one thread of a process can decode at a time.
 
     Raises:
         Exception: the content itself, if it is one.
@@ -185,7 +185,7 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
         else:
             properties = replace(properties, bands=1, most_bands=4)
             mode = "RGB+1"
-    return DecodedImage(_in_colour(values), properties, "array", mode, 0)
+    return DecodedImage(_to_three_channels(values), properties, "array", mode, 0)
 
 
 def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -> DecodedImage:
@@ -216,31 +216,31 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\d+ pixels", str(error))
         has = pixels[0] if pixels else "pixels"
-        raise DecodeError(f"it has {has}, more than {_limit(options.max_pixels)}") from None
+        raise DecodeError(f"it has {has}, more than {_format_limit(options.max_pixels)}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
-        problem = message_of(error) if is_object else _problem(error, data)
+        problem = format_message(error) if is_object else _explain_failure(error, data)
         raise DecodeError(problem) from None
 
 
-def _problem(error: Exception, data: bytes) -> str:
+def _explain_failure(error: Exception, data: bytes) -> str:
     """Return what is wrong with a file that Pillow cannot decode."""
-    name = format_of(data)
+    name = detect_format(data)
     if name == HEIF and HEIF not in Image.OPEN:
         return (
             "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for "
             "example with pillow-heif"
         )
-    if name in _OPTIONAL and not features.check(_OPTIONAL[name]):
+    if name in _OPTIONAL_FORMATS and not features.check(_OPTIONAL_FORMATS[name]):
         return (
             f"it is in the format {name}, whose decoder is not included in this Pillow "
             f"({pillow_version}): install a recent Pillow (pip install --upgrade --force-reinstall "
             "pillow), or convert the image to PNG"
         )
-    foreign = foreign_of(data)
+    foreign = describe_foreign(data)
     if foreign:
         return f"it is {foreign}"
     if not isinstance(error, UnidentifiedImageError):
-        return message_of(error)
+        return format_message(error)
     start = f"it begins with {data[:12]!r}"
     if name:
         start = f"it begins like {name} but is damaged or truncated"
@@ -260,12 +260,12 @@ def _check_size(size: tuple[int, int], max_pixels: int, when: str = "") -> None:
     pixels = width * height
     has = f"{when}it has {width} x {height}"
     if pixels > max_pixels:
-        raise DecodeError(f"{has} = {pixels} pixels, more than {_limit(max_pixels)}")
-    if max(size) > _LONGEST_SIDE:
-        raise DecodeError(f"{has} pixels; Pillow supports at most {_LONGEST_SIDE} per side")
+        raise DecodeError(f"{has} = {pixels} pixels, more than {_format_limit(max_pixels)}")
+    if max(size) > _MAX_SIDE:
+        raise DecodeError(f"{has} pixels; Pillow supports at most {_MAX_SIDE} per side")
 
 
-def _limit(max_pixels: int) -> str:
+def _format_limit(max_pixels: int) -> str:
     return (
         f"the limit of {max_pixels} that protects against decompression bombs; "
         f"{option('max_pixels')} raises it"
@@ -307,9 +307,9 @@ def _check_tiff(image: Image.Image) -> None:
 def _to_rgb(
     image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False
 ) -> DecodedImage:
-    bands, mode = _all_bands(image)
+    bands, mode = _count_bands(image)
     has_alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
-    decoded = _gray_of(image, options)
+    decoded = _read_gray(image, options)
     if decoded is None:
         decoded = Pixels(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
     properties = ImageProperties(
@@ -323,17 +323,17 @@ def _to_rgb(
         # last, because it seeks to the second frame
         animated=not single_frame and has_frame(image, 1),
     )
-    pixels = _in_colour(decoded.values)
-    return DecodedImage(pixels, properties, image.format or "", mode, _quality_of(image))
+    pixels = _to_three_channels(decoded.values)
+    return DecodedImage(pixels, properties, image.format or "", mode, _jpeg_quality(image))
 
 
-def _in_colour(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _to_three_channels(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if values.shape[2] == 1:
         return np.repeat(values, 3, axis=2)
     return np.ascontiguousarray(values[..., :3])
 
 
-def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
+def _read_gray(image: Image.Image, options: DecodeOptions) -> Pixels | None:
     """Return the brightness of an image that Pillow would clip, shape (height, width, 1); None for
     others.
 
@@ -341,13 +341,13 @@ def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
     """
     # Zero is white: Pillow inverts only images of up to 8 bits.
     is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0
-    values = _as_in_arrays(image)
+    values = _read_raw_values(image)
     if values is not None:
-        read = as_pixels(values[..., None], options.floats)
+        read = to_pixels(values[..., None], options.floats)
         if isinstance(read, UnknownRangeError):
-            raise NeedsRangeError(message_of(read))
+            raise NeedsRangeError(format_message(read))
         if isinstance(read, Exception):
-            raise DecodeError(message_of(read))
+            raise DecodeError(format_message(read))
         return replace(read, values=255 - read.values) if is_inverted else read
     if image.mode not in _DEEP_MODES:
         return None
@@ -360,7 +360,7 @@ def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
     return Pixels((values >> (bits - 8)).clip(0, 255).astype(np.uint8), deep=True)
 
 
-def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
+def _read_raw_values(image: Image.Image) -> NDArray[Any] | None:
     """Return the values of an image whose kind does not say which of them is white; None for other
     images.
     """
@@ -380,7 +380,7 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     return None
 
 
-def _all_bands(image: Image.Image) -> tuple[int, str]:
+def _count_bands(image: Image.Image) -> tuple[int, str]:
     """Return the number of bands of an image that has some besides colour and transparency, else
     0; and its mode.
     """
@@ -467,7 +467,7 @@ _SCALES = np.where(_QUALITIES < 50, 5000 // _QUALITIES, 200 - 2 * _QUALITIES)
 _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
 
 
-def _quality_of(image: Image.Image) -> int:
+def _jpeg_quality(image: Image.Image) -> int:
     """Return the libjpeg quality whose luminance table is most similar to the first table of a
     JPEG; else 0.
     """

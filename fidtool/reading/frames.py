@@ -20,7 +20,7 @@ from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Names
 
 
-def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
+def expand_frames(images: ImageSet, max_pixels: int) -> ImageSet:
     """Return every frame of a set's images, in the order of the set; those of ``a.gif`` are named
     ``a.gif[0]`` etc.
 
@@ -100,8 +100,8 @@ class FrameReader(Reader):
             for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
 
-    def shared_by(self, processes: int) -> FrameReader:
-        return FrameReader(self._reader.shared_by(processes), self.frames)
+    def for_processes(self, processes: int) -> FrameReader:
+        return FrameReader(self._reader.for_processes(processes), self.frames)
 
-    def around(self, reader: Reader) -> FrameReader:
+    def wrap(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self.frames)

@@ -18,7 +18,7 @@ from itertools import chain, compress, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError, option, reason_of
+from fidtool.errors import InputError, RunError, format_reason, option
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import (
     DecodedImage,
@@ -28,7 +28,7 @@ from fidtool.reading.decode import (
     NeedsRangeError,
     decode_content,
 )
-from fidtool.reading.records import NO_RECORDS, RecordArray, is_detailed, records_of
+from fidtool.reading.records import NO_RECORDS, RecordArray, is_detailed, make_records
 from fidtool.reading.workers import Allocate, Buffer, Workers
 from fidtool.sources.contents import (
     BadFile,
@@ -121,13 +121,13 @@ def decode_batch(
     piece, images = _decode(source, options, batch)
     if source is not None and source.partner is not None:
         of_partner = replace(options, crop=source.partner.crop)
-        batch = batch.part(0, len(piece.images))
+        batch = batch.slice(0, len(piece.images))
         piece.partner, partners = _decode(source.partner, of_partner, batch)
         pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
         for file, image, partner_file, partner in pairs:
             _check_sizes(file, image, partner_file, partner)
-        _complete(piece.partner, partners, source.partner, of_partner, allocate)
-    _complete(piece, images, source, options, allocate)
+        _fill_piece(piece.partner, partners, source.partner, of_partner, allocate)
+    _fill_piece(piece, images, source, options, allocate)
     return piece
 
 
@@ -135,7 +135,7 @@ def _decode(
     source: ImageSet | None, options: DecodeOptions, batch: Batch
 ) -> tuple[Piece, list[DecodedImage]]:
     """Decode images until their pixels fill `AT_ONCE_BYTES`; return their piece, which lacks all
-    that `_complete` adds, and those that were not skipped.
+    that `_fill_piece` adds, and those that were not skipped.
     """
     piece = Piece(batch.number, batch.images)
     images = list[DecodedImage]()
@@ -154,7 +154,7 @@ def _decode(
                             ".pfm"
                         )
                 except Exception as error:
-                    piece.skipped.append(_skipped(file, error, options))
+                    piece.skipped.append(_skip_or_raise(file, error, options))
                     piece.used.append(False)
                     continue
                 piece.files.append(file)
@@ -163,13 +163,13 @@ def _decode(
                 size += image.pixels.nbytes
                 if size >= AT_ONCE_BYTES:
                     break
-    part = batch.part(0, len(piece.used))
+    part = batch.slice(0, len(piece.used))
     piece.images = part.images
     piece.last = part.last
     return piece, images
 
 
-def _complete(
+def _fill_piece(
     piece: Piece,
     images: list[DecodedImage],
     source: ImageSet | None,
@@ -180,7 +180,7 @@ def _complete(
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
-        piece.records = records_of(images, _measured(source, piece))
+        piece.records = make_records(images, _select_detailed(source, piece))
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         if allocate is not None:
@@ -192,7 +192,7 @@ def _complete(
             piece.pixels = flat[0]
 
 
-def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
+def _select_detailed(source: ImageSet | None, piece: Piece) -> list[bool]:
     """Return of which images detail is measured. Of an iterable, it is as if each image were the
     last.
     """
@@ -225,19 +225,19 @@ def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImag
     raise InputError(f"{pair}:", remedy, setting="crop")
 
 
-def unusable_file(problem: str) -> InputError:
+def unusable_file_error(problem: str) -> InputError:
     """Return the error about an image file for a run that skips none."""
     return InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
 
 
-def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
+def _skip_or_raise(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """Return an image that cannot be decoded as it is recorded, or raise the error that ends the
     run.
     """
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
     verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
-    reason = reason_of(error)
+    reason = format_reason(error)
     if isinstance(error, MemoryError):
         reason = "out of memory"
     problem = f"cannot {verb} {file}: {reason}"
@@ -251,11 +251,11 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if isinstance(error, NeedsRangeError):
         raise InputError(problem) from None
     if not options.skip:
-        raise unusable_file(problem) from None
+        raise unusable_file_error(problem) from None
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 
-def load(
+def load_pieces(
     source: ImageSet | None,
     batches: Iterable[Batch],
     options: DecodeOptions,
@@ -282,7 +282,7 @@ def load(
         return
     batches = chain([first], batches)
     if source is not None:
-        source = source.shared_by(max(1, num_workers))
+        source = source.for_processes(max(1, num_workers))
     decode = partial(decode_batch, source, options)
     workers: Workers[Batch, Piece] | None = None
     if num_workers and _can_be_sent(first):
@@ -290,9 +290,10 @@ def load(
             workers = Workers(decode, num_workers, patience)
         except (OSError, AssertionError) as error:
             complain(
-                f"cannot start decoding workers ({reason_of(error)}): decoding in the main process"
+                f"cannot start decoding workers ({format_reason(error)}): decoding in the main "
+                "process"
             )
-    loading = _Loading(source, decode, workers, patience)
+    loading = _TaskLoader(source, decode, workers, patience)
     tasks = loading.divide(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     if (
@@ -316,7 +317,7 @@ def _can_be_sent(batch: Batch) -> bool:
     return all(isinstance(content, (bytes, Frame)) for _, content in batch.contents or ())
 
 
-class _Loading:
+class _TaskLoader:
     """Decodes tasks, which are batches or parts of them, in workers or in this process.
 
     Batches of large images are divided evenly, so that several workers can decode one. The sizes of
@@ -342,8 +343,8 @@ class _Loading:
             left = batch
             while count := len(left.images):
                 stop = math.ceil(count / math.ceil(count / self._images_per_task))
-                yield left.part(0, stop)
-                left = left.part(stop, count)
+                yield left.slice(0, stop)
+                left = left.slice(stop, count)
 
     def pieces(self, tasks: Iterator[Batch]) -> Iterator[Piece]:
         """Yield the pieces of tasks, which are sent to the workers ahead.
@@ -377,7 +378,7 @@ class _Loading:
     def _finish(self, task: Batch, is_sent: bool) -> Iterator[Piece]:
         """Yield the pieces of a task: one, unless its images are larger than expected."""
         if self._workers is not None and is_sent:
-            piece, buffer = self._workers.result()
+            piece, buffer = self._workers.receive()
             piece.buffer = buffer
         else:
             piece = self._decode_here(task)
@@ -385,14 +386,14 @@ class _Loading:
         self._images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
         yield piece
         while len(piece.images) < len(task.images):
-            task = task.part(len(piece.images), len(task.images))
+            task = task.slice(len(piece.images), len(task.images))
             piece = self._decode_here(task)
             yield piece
 
     def _decode_here(self, task: Batch) -> Piece:
         if self._source is None:
             return self._decode(task)
-        return self._source.in_time(partial(self._decode, task), self._patience)
+        return self._source.run_with_timeout(partial(self._decode, task), self._patience)
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
@@ -415,7 +416,7 @@ def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> It
         while True:
             while len(ahead) < _TASKS_AHEAD:
                 ahead.append(thread.submit(next, tasks, None))
-            task = source.in_time(ahead.popleft().result, patience)
+            task = source.run_with_timeout(ahead.popleft().result, patience)
             if task is None:
                 return
             yield task

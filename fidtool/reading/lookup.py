@@ -13,7 +13,7 @@ from fidtool.sources.contents import (
     ValueRange,
 )
 from fidtool.sources.image_set import ImageSet
-from fidtool.system.local_files import READ_SECONDS, in_time
+from fidtool.system.local_files import READ_SECONDS, read_with_timeout
 
 
 @dataclass
@@ -27,7 +27,7 @@ class ImageLookup:
     """
 
     sets: Sequence[ImageSet] = ()
-    spent: Collection[str] = ()
+    iterables: Collection[str] = ()
     floats: ValueRange | None = None
     seconds: float = READ_SECONDS
     _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
@@ -47,7 +47,7 @@ class ImageLookup:
         wanted.sort(key=images.order.__getitem__)
         contents: Sequence[Read]
         try:
-            contents = images.in_time(lambda: list(images.read(wanted)), self.seconds)
+            contents = images.run_with_timeout(lambda: list(images.read(wanted)), self.seconds)
         except RunError as error:
             contents = [error] * len(wanted)
         self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
@@ -58,9 +58,9 @@ class ImageLookup:
         """
         if file in self._prefetched:
             return self._prefetched[file]
-        if file.rpartition("[")[0] in self.spent:
+        if file.rpartition("[")[0] in self.iterables:
             return ContentError("an iterable cannot be read again")
         try:
-            return in_time(file, lambda: Files([file]).read_bytes(0), self.seconds)
+            return read_with_timeout(file, lambda: Files([file]).read_bytes(0), self.seconds)
         except RunError as error:
             return error

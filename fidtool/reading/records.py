@@ -71,7 +71,7 @@ _WIDEST = 256
 _WINDOWS = 8
 # A column differs from its neighbours by so many times more on one side than on the other if pixels
 # are repeated.
-_TIMES = 4
+_REPEAT_RATIO = 4
 _SEPARATOR = b"\0"
 
 _STORED = np.dtype(
@@ -150,7 +150,7 @@ def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> No
 # --- the record of an image -----------------------------------------------------------------------
 
 
-def records_of(
+def make_records(
     images: Sequence[DecodedImage], measured: Sequence[bool] | None = None
 ) -> RecordArray:
     """Return the records of images. Detail is ``measured`` of some of them; None is all."""
@@ -225,7 +225,7 @@ def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> Non
     values = planes.astype(np.float32)  # small integers, whose sums are exact
     neighbours = np.stack([pixels[::down, 1::right, 1] for pixels in images])
     records["roughness"] = _roughness(values[:, 1], neighbours)
-    records["thumb"] = _thumbs(values)
+    records["thumb"] = _shrink(values)
 
 
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -260,10 +260,10 @@ def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """
     down, right = _sample_steps(*images.shape[1:3])
     samples = images[:, ::down, ::right].transpose(0, 3, 1, 2)
-    return _thumbs(samples.astype(np.float32)).astype(np.uint8)
+    return _shrink(samples.astype(np.float32)).astype(np.uint8)
 
 
-def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
+def _shrink(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n,
     3, h, w).
     """
@@ -353,7 +353,7 @@ def _repeats(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
     less = np.minimum(steps[:, :-1], steps[:, 1:])
     more = np.maximum(steps[:, :-1], steps[:, 1:])
-    uneven = (_TIMES * less < more) & (more >= rows.shape[1])
+    uneven = (_REPEAT_RATIO * less < more) & (more >= rows.shape[1])
     percentages: NDArray[np.int64] = 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
     return percentages
 
@@ -378,7 +378,7 @@ class ImageRecords:
     stamps: NDArray[np.int64] = field(default_factory=lambda: _NO_STAMPS, repr=False)
 
     @classmethod
-    def of(cls, images: ImageSet, records: NDArray[np.uint8]) -> ImageRecords:
+    def from_images(cls, images: ImageSet, records: NDArray[np.uint8]) -> ImageRecords:
         """Return the records of images, from a uint8 array of shape (images, bytes of
         `RECORD`).
         """
@@ -429,7 +429,7 @@ class ImageRecords:
             if self.prefix.endswith("/"):
                 folder = os.path.join(folder, "")
         names = _SEPARATOR.join(map(os.fsencode, self.names))
-        stored, details = np.split(_bytes_of(self.records), [_STORED.itemsize], axis=1)
+        stored, details = np.split(to_bytes_array(self.records), [_STORED.itemsize], axis=1)
         arrays = {
             "records": np.ascontiguousarray(stored).view(_STORED)[:, 0],
             "names": np.frombuffer(names, dtype=np.uint8),
@@ -452,7 +452,7 @@ class ImageRecords:
         """
         if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
-        stored = _bytes_of(arrays["records"])
+        stored = to_bytes_array(arrays["records"])
         details = arrays.get(DETAILS, np.zeros((len(stored), _DETAIL.itemsize), dtype=np.uint8))
         # Any exception says that the file cannot be read.
         whole = np.concatenate([stored, details], axis=1, dtype=np.uint8, casting="no")
@@ -475,5 +475,5 @@ class ImageRecords:
         return cls(records, names, os.fsdecode(arrays["folder"].tobytes()), stamps)
 
 
-def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
+def to_bytes_array(records: RecordArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.itemsize)

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from fidtool.distributed.seeds import sample_seed
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, mark_agreed
 from fidtool.reading.batches import Batch, cut_batches, deal
 from fidtool.reading.frames import split
 from fidtool.sources.contents import Read, ValueRange, comparable_bytes
@@ -21,7 +21,7 @@ from fidtool.sources.memory import Images, MemoryReader
 if TYPE_CHECKING:
     from fidtool.distributed.world import World
 
-Outside = Callable[[], contextlib.AbstractContextManager[None]]
+ProgramContext = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.world.size > 1 and self.images.sharded is None and not self.images.generates:
-            raise on_every_rank(
+            raise mark_agreed(
                 InputError(
                     f"{self.name} is an iterable, and there are {self.world.size} ranks:",
                     "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different "
@@ -61,15 +61,15 @@ class Stream:
     def _sharded(self) -> bool:
         return bool(self.images.sharded) and self.world.size > 1
 
-    def read(self, outside: Outside) -> Generator[Batch, None, None]:
+    def read(self, outside: ProgramContext) -> Generator[Batch, None, None]:
         """Yield the batches. The calling program's code runs in the context that ``outside``
         returns.
         """
         if self.images.generates:
             return self._generate(outside)
-        return self._read(outside)
+        return self._read_batches(outside)
 
-    def _generate(self, outside: Outside) -> Generator[Batch, None, None]:
+    def _generate(self, outside: ProgramContext) -> Generator[Batch, None, None]:
         self._count = self.sampling.num or 0
         batches = list(enumerate(cut_batches(self._count, self.batch_size)))
         for number, positions in deal(batches, self.world.rank, self.world.size):
@@ -78,7 +78,7 @@ class Stream:
                 contents = self.images.generated(len(positions), seed, self.value_range)
             yield self._batch(number, positions, contents)
 
-    def _read(self, outside: Outside) -> Generator[Batch, None, None]:
+    def _read_batches(self, outside: ProgramContext) -> Generator[Batch, None, None]:
         contents = self.images.stream(self.value_range)
         frames: Iterator[Read] = contents
         if self.max_pixels is not None:
@@ -94,7 +94,7 @@ class Stream:
                 if not batch:
                     return
                 self._count += len(batch)
-                # `conclude` compares the digests if all ranks should have read the same images.
+                # `collect` compares the digests if all ranks should have read the same images.
                 if self.world.size > 1 and not self._sharded:
                     for content in batch:
                         self._digest = zlib.crc32(comparable_bytes(content), self._digest)
@@ -110,7 +110,7 @@ class Stream:
         files = [f"{prefix}{position}]" for position in positions]
         return Batch(number, positions, contents=list(zip(files, contents, strict=True)))
 
-    def conclude(self) -> tuple[ImageSet, list[int], int]:
+    def collect(self) -> tuple[ImageSet, list[int], int]:
         """Return the images that all ranks have read, the sizes of their batches, and this rank's
         first. A collective.
 
@@ -137,9 +137,9 @@ class Stream:
             names = Numbered(counts[0])
         total = len(names)
         if not total:
-            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
+            raise mark_agreed(InputError(f"no images in {self.name}: the iterable yielded none"))
         if total < (self.sampling.num or 0):
-            raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
+            raise mark_agreed(self.sampling.too_few_error(f"{self.name} yielded {total}{per_rank}"))
         sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
         first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
         reader = MemoryReader(self.name, None, total, None, in_order=True)
@@ -151,7 +151,7 @@ class Stream:
         """Refuse ranks that have read different images, by their numbers and digests."""
         for rank, (count, _) in enumerate(read):
             if read[rank] != read[0]:
-                raise on_every_rank(
+                raise mark_agreed(
                     InputError(
                         f"{self.name} yielded different images on rank {rank} and rank 0 ({count} "
                         f"and {read[0][0]} images):",

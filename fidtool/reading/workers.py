@@ -45,7 +45,7 @@ DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 
 
-class _Raised(NamedTuple):
+class _TaskError(NamedTuple):
     """The exception that a task raised in a worker, and the program's exception that caused it."""
 
     error: FidtoolError
@@ -141,7 +141,7 @@ class Workers(Generic[Task, Result]):
         with contextlib.suppress(OSError):  # if it died, that is noticed when its result is due
             worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
 
-    def result(self) -> tuple[Result, Buffer]:
+    def receive(self) -> tuple[Result, Buffer]:
         """Return the result of the oldest task, and the buffer of the arrays that were allocated
         for it.
 
@@ -174,7 +174,7 @@ class Workers(Generic[Task, Result]):
                 f"try {option('num_workers', 0)}",
                 setting="num_workers",
             ) from error
-        if isinstance(result, _Raised):
+        if isinstance(result, _TaskError):
             raise result.error from result.cause
         return result, buffer
 
@@ -190,7 +190,9 @@ class Workers(Generic[Task, Result]):
 
 def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
+    process = multiprocessing.Process(
+        target=_run_worker, args=(work, number, theirs, ours), daemon=True
+    )
     seconds = min(patience, 1e9)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with _socket_of(ours) as end:  # closed before the fork, which would keep it open
@@ -213,7 +215,7 @@ def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def _work(
+def _run_worker(
     work: Callable[[Any, Allocate], Any],
     number: int,
     pipe: Connection[Any, Any],
@@ -231,26 +233,26 @@ def _work(
         torch.set_num_threads(1)
         torch.manual_seed(number)
     end = _socket_of(pipe)
-    buffers: dict[int, _OwnBuffer] = {}
+    buffers: dict[int, _WorkerBuffer] = {}
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
         for message in iter(tasks.get, b""):
             number, task = pickle.loads(message)
-            mine = buffers.setdefault(number, _OwnBuffer())
+            mine = buffers.setdefault(number, _WorkerBuffer())
             result: Any
             try:
                 result = work(task, mine.allocate)
             except FidtoolError as error:
-                result = _Raised(error, _sendable(error.__cause__))
+                result = _TaskError(error, _to_sendable(error.__cause__))
             except Exception as error:
                 text = f"{type(error).__name__}: {error} (in a decoding worker)"
-                result = _Raised(RunError(text))
+                result = _TaskError(RunError(text))
             mine.send(result, pipe, end)
 
 
-def _sendable(error: BaseException | None) -> Any:
+def _to_sendable(error: BaseException | None) -> Any:
     """Return an object that is unpickled as ``error``, with its traceback as its cause; None if it
     cannot be sent.
     """
@@ -271,7 +273,7 @@ def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> Non
     tasks.put(b"")
 
 
-class _OwnBuffer:
+class _WorkerBuffer:
     """A buffer in the worker.
 
     Unlike files in /dev/shm, which is small in containers, files in memory are only limited by the

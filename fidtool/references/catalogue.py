@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidtool.errors import InputError
-from fidtool.names import closest, fold, unknown_name
+from fidtool.names import find_similar, fold, unknown_name_error
 from fidtool.sources.kinds import is_reference
 
 IMAGES = "arr_0"
@@ -263,7 +263,7 @@ def suggest_references(path: str) -> list[str]:
         return []
     _, _, name = path.rpartition(":")
     exact = [known for known in REFERENCES if fold(known.partition(":")[2]) == fold(name)]
-    return exact or closest(path, REFERENCES)
+    return exact or find_similar(path, REFERENCES)
 
 
 def find_reference(text: str) -> tuple[Reference, str]:
@@ -278,8 +278,8 @@ def find_reference(text: str) -> tuple[Reference, str]:
     reference = _BY_NAME.get(fold(f"{project}:{name}"))
     if reference is None:
         typed = f"{project}:{name}" if rest else project
-        close = suggest_references(typed)
-        raise unknown_name("reference", typed, close, "those of `fidtool refs`")
+        known = suggest_references(typed)
+        raise unknown_name_error("reference", typed, known, "those of `fidtool refs`")
     if not key:
         return reference, ""
     for array in reference.arrays:

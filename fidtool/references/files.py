@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import zipfile
@@ -16,8 +15,9 @@ from typing import IO, Any
 
 from fidtool.errors import InputError, RunError, Say
 from fidtool.references.catalogue import FEATURES, Reference
-from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
+from fidtool.system.cache_dir import atomic_write, cache_dir, storage_error
 from fidtool.system.download import DownloadError, RemoteFile, megabytes
+from fidtool.system.local_files import sha256_of
 
 MIRROR = "FIDTOOL_REFERENCES_URL"
 """Environment variable with the address of a mirror, to which host and path of a reference's
@@ -60,7 +60,7 @@ class PublishedFile:
             if self.pickle:
                 return (self.pickle,) if self.path.exists() else ()
             with zipfile.ZipFile(self.path) as archive:
-                return tuple(map(_array, archive.infolist()))
+                return tuple(map(_array_name, archive.infolist()))
         except (OSError, *_UNREADABLE):
             return ()
 
@@ -73,7 +73,7 @@ class PublishedFile:
         return f"{', '.join(self.arrays)} ({megabytes(self.size)})"
 
 
-def _array(info: zipfile.ZipInfo) -> str:
+def _array_name(info: zipfile.ZipInfo) -> str:
     return info.filename.removesuffix(".npy")
 
 
@@ -109,7 +109,7 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
     if wanted <= held:
         try:
             with open(file.path, "rb") as handle:
-                sha256 = _hashes(file, handle, wanted)
+                sha256 = _hash_arrays(file, handle, wanted)
         except (OSError, *_UNREADABLE) as error:
             raise InputError(
                 f"{file.path} cannot be read ({error}):", "delete it to download it again"
@@ -119,35 +119,28 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
     return file.path, {array: sha256[array] for array in sorted(wanted)}
 
 
-def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
+def _hash_arrays(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
     handle.seek(0)
     if file.pickle:
         if handle.read(1) != b"\x80":
             raise ValueError("it is not a pickle")
         handle.seek(0)
-        return {file.pickle: _sha256(handle)}
+        return {file.pickle: sha256_of(handle)}
     with zipfile.ZipFile(handle) as archive:
         hashes = {}
-        for info in _members(file, archive, wanted):
+        for info in _find_members(file, archive, wanted):
             with archive.open(info) as member:
-                hashes[_array(info)] = _sha256(member)
+                hashes[_array_name(info)] = sha256_of(member)
         return hashes
 
 
-def _sha256(handle: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := handle.read(_BLOCK_BYTES):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _members(
+def _find_members(
     file: PublishedFile, archive: zipfile.ZipFile, wanted: Collection[str]
 ) -> list[zipfile.ZipInfo]:
     """Return the members of an ``.npz`` that are the wanted arrays, in the order in which they are
     stored.
     """
-    members = {_array(info): info for info in archive.infolist()}
+    members = {_array_name(info): info for info in archive.infolist()}
     missing = sorted(set(wanted) - members.keys())
     if missing:
         named = f"the file of {file.name} has no array {', '.join(missing)}"
@@ -176,7 +169,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:
             _copy(file, url, target, wanted, say)
-            return _hashes(file, target, wanted)
+            return _hash_arrays(file, target, wanted)
     except InputError:  # a ValueError
         raise
     except DownloadError as error:
@@ -193,7 +186,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
             "check what the network or the mirror returns for this address",
         ) from None
     except OSError as error:
-        raise not_stored(file.name, error) from None
+        raise storage_error(file.name, error) from None
 
 
 def _copy(
@@ -210,9 +203,9 @@ def _copy(
         _copy_blocks(remote, target, file.name, remote.size, say)
         return
     with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
-        members = _members(file, archive, wanted)
+        members = _find_members(file, archive, wanted)
         starts = sorted([*(info.header_offset for info in archive.infolist()), archive.start_dir])
-        names = ", ".join(map(_array, members))
+        names = ", ".join(map(_array_name, members))
         shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size)}"
         say(f"downloading {names} of {file.name} from {url} ({shown})")
         for info in members:
@@ -221,7 +214,9 @@ def _copy(
                 archive.open(info) as member,
                 kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out,
             ):
-                _copy_blocks(member, out, f"{_array(info)} of {file.name}", info.file_size, say)
+                _copy_blocks(
+                    member, out, f"{_array_name(info)} of {file.name}", info.file_size, say
+                )
 
 
 def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:

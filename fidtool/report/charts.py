@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fidtool.errors import redact
-from fidtool.names import images_of, legible, numbers_of, short_names, shorten
+from fidtool.names import escape_text, find_sweep_numbers, format_image_counts, short_names, shorten
 from fidtool.report.tables import rounded_text
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
-from fidtool.result.explanations import Interval, decimals_of
+from fidtool.result.explanations import Interval, count_decimals
 from fidtool.result.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-_LONGEST_LINE = 100
-_LONGEST_NAME = 24
-_LONGEST_PATH = 48
+_MAX_LINE = 100
+_MAX_NAME = 24
+_MAX_PATH = 48
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fidtool",  # the same figure gives the same bytes
@@ -40,10 +40,10 @@ _WIDTH = 480
 _HEIGHT = 280
 _ROW = 26
 # Maximum number of values along a line; of more, only the lowest is given.
-_MOST_VALUES = 12
+_MAX_VALUES = 12
 # Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are
 # 1 apart.
-_BESIDE = 0.3
+_BAR_OFFSET = 0.3
 _BARS: dict[str, Any] = {
     "label": "bias-corrected, 95 % interval",
     "marker": "o",
@@ -89,15 +89,15 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
-    lines = title_of(evaluation, _distance_of(evaluation.results[0]), _LONGEST_PATH)
-    title = "\n".join(shorten(legible(line), _LONGEST_LINE) for line in lines)
+    lines = make_title(evaluation, _get_distance(evaluation.results[0]), _MAX_PATH)
+    title = "\n".join(shorten(escape_text(line), _MAX_LINE) for line in lines)
     inches = (9.0, max(4.5, _height(evaluation.results)))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
 
 def _height(results: Sequence[Comparison]) -> float:
     """Height in inches that rows need; 0 for a line."""
-    _, label = sweep_of(results)
+    _, label = make_sweep(results)
     return 0.0 if label else (len(results) + 3) * _ROW / 72
 
 
@@ -136,8 +136,8 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     """Draw a line if the names of the FAKEs have numbers, else a row for each FAKE, with the
     distances along x.
     """
-    points, label = sweep_of(results)
-    title = _distance_of(results[0]).base
+    points, label = make_sweep(results)
+    title = _get_distance(results[0]).base
     if label:
         axis: Axis = axes.yaxis
         axes.set_xlabel(label)
@@ -151,7 +151,7 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
         low = 0.0
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
-        axis.set_label_text(f"the axis starts at {low:.{decimals_of(high - low, 2)}f}, not at 0")
+        axis.set_label_text(f"the axis starts at {low:.{count_decimals(high - low, 2)}f}, not at 0")
     axes.grid(axis="y" if label else "both", linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)
@@ -191,7 +191,7 @@ def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
         side = "left"
         axes.errorbar(places, estimates, yerr=reach, linestyle="--", **_BARS)
     for point in points:
-        if len(points) <= _MOST_VALUES or point.distance == min(distances):
+        if len(points) <= _MAX_VALUES or point.distance == min(distances):
             axes.annotate(
                 point.value,
                 (point.x, point.distance),
@@ -216,7 +216,7 @@ def _draw_rows(axes: Axes, points: Sequence[Point], title: str) -> None:
     axes.plot(distances, y, label=title, marker="o", linestyle="none", clip_on=False)
     places, estimates, reach = _error_bars(points)
     if places:
-        beside = [place + _BESIDE for place in places]
+        beside = [place + _BAR_OFFSET for place in places]
         axes.errorbar(estimates, beside, xerr=reach, linestyle="none", **_BARS)
     axes.set_yticks(y, [point.name for point in points], parse_math=False)
     for point in points:
@@ -243,7 +243,7 @@ class Point:
     corrected: Interval | None
 
 
-def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
+def make_sweep(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the
     arguments.
 
@@ -254,30 +254,30 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     paths = [redact(result.fake.name) for result in results]  # a URL's query may contain numbers
     numbers = [place + 1.0 for place in range(len(paths))]
     label = ""
-    swept = numbers_of(paths)
+    swept = find_sweep_numbers(paths)
     if swept is not None and len(paths) > 2:  # two points are no line
         numbers, label = swept
     points = []
     for number, name, result in zip(numbers, short_names(paths), results, strict=True):
-        value = _distance_of(result)
+        value = _get_distance(result)
         points.append(
             Point(
                 x=number,
-                name=legible(shorten(name, _LONGEST_NAME)),
+                name=escape_text(shorten(name, _MAX_NAME)),
                 distance=result.metrics[value.key],
                 value=rounded_text(value, result),
                 corrected=result.corrected,
             )
         )
-    return sorted(points, key=lambda point: point.x), legible(shorten(label, _LONGEST_NAME))
+    return sorted(points, key=lambda point: point.x), escape_text(shorten(label, _MAX_NAME))
 
 
-def _distance_of(result: Comparison) -> Value:
+def _get_distance(result: Comparison) -> Value:
     assert result.distance is not None  # nothing else is drawn
     return result.distance
 
 
-def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE) -> tuple[str, str]:
+def make_title(evaluation: Evaluation, value: Value, longest: int = _MAX_LINE) -> tuple[str, str]:
     """Return what values are of: metric and sets; then network, protocol, numbers of images."""
     results = evaluation.results
     basis = evaluation.basis(value)
@@ -285,14 +285,14 @@ def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE)
     real = set_text(results[0].real, longest)
     if len(results) == 1:
         return f"{title} of {set_text(results[0].fake, longest)} against {real}", basis
-    counts = images_of([result.fake.count for result in results])
+    counts = format_image_counts([result.fake.count for result in results])
     return f"{title} of {len(results)} sets against {real}", f"{basis}; {counts} per set"
 
 
-def set_text(images: SetResult, longest: int = _LONGEST_LINE) -> str:
+def set_text(images: SetResult, longest: int = _MAX_LINE) -> str:
     """Return the name of a set, the number of its images, and how they were framed."""
-    count = images_of([images.count])
+    count = format_image_counts([images.count])
     if images.count is not None and images.found not in (None, images.count):
-        count = f"{images.count:,} of {images_of([images.found])}"
+        count = f"{images.count:,} of {format_image_counts([images.found])}"
     framed = f", framed by {images.framing}" if images.framing else ""
     return f"{shorten(images.name, longest)} ({count}{framed})"

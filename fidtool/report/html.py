@@ -14,16 +14,30 @@ import jinja2
 from markupsafe import escape
 from PIL import Image
 
-from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
-from fidtool.diagnose.duplicates import duplicates_text
+from fidtool.diagnose.diagnosis import Diagnosis, Health, format_counts
+from fidtool.diagnose.duplicates import describe_duplicates
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, Spelling, as_argument, option, reason_of, render
-from fidtool.names import command_line, format_count, images_of, legible, short_names, shorten
+from fidtool.errors import SEVERITIES, Spelling, format_argument, format_reason, option, render
+from fidtool.names import (
+    command_line,
+    escape_text,
+    format_count,
+    format_image_counts,
+    short_names,
+    shorten,
+)
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.reading.lookup import ImageLookup
-from fidtool.report.charts import page_charts, set_text, title_of
-from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded_text
-from fidtool.report.text import class_summaries, differences_shown, heldout_lines
+from fidtool.report.charts import make_title, page_charts, set_text
+from fidtool.report.tables import (
+    Column,
+    class_rows,
+    describe_marks,
+    is_real,
+    make_columns,
+    rounded_text,
+)
+from fidtool.report.text import class_summaries, heldout_lines, select_differences
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.values import Value
@@ -32,18 +46,18 @@ from fidtool.sources.crops import Crop
 
 # Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one
 # of each.
-_MOST_IMAGES = 24
-_MOST_IMAGES_OF_ALL = 96
+_MAX_IMAGES = 24
+_MAX_TOTAL_IMAGES = 96
 # If there are more pairs of FAKEs, only those with the best FAKE are shown.
-_MOST_PAIRS = 12
+_MAX_PAIRS = 12
 # Maximum number of FAKEs whose values are in the header.
-_MOST_LEADING = 4
-LONGEST_SIDE = 128
+_MAX_LEADING = 4
+MAX_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
 # Images up to this long side are stored losslessly.
 _SMALL = 64
 # What a page calls that which a finding is about.
-_ABOUT = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
+_SET_LABELS = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
 
 
 class Thumbnail(NamedTuple):
@@ -54,7 +68,7 @@ class Thumbnail(NamedTuple):
 
 
 def html_report(
-    evaluation: Evaluation, gallery: ImageLookup | None = None, spelling: Spelling = as_argument
+    evaluation: Evaluation, gallery: ImageLookup | None = None, spelling: Spelling = format_argument
 ) -> str:
     """The page as text that can be encoded as UTF-8. Equal arguments and image files give equal
     pages.
@@ -71,7 +85,7 @@ def html_report(
 
     @cache  # an image can be on several sheets
     def thumbnail(file: str, crop: Crop | None) -> Thumbnail:
-        return thumbnail_of(crop, images.read(file), images.floats)
+        return make_thumbnail(crop, images.read(file), images.floats)
 
     template = _environment(spelling).get_template("page.html.j2")
     content = _content(evaluation)
@@ -87,7 +101,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
 
     def text(value: object) -> object:
         # Markup comes from the template itself.
-        return value if hasattr(value, "__html__") else legible(render(str(value), spelling))
+        return value if hasattr(value, "__html__") else escape_text(render(str(value), spelling))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fidtool", "report"),
@@ -97,21 +111,20 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions = (
-        class_rows,
-        class_summaries,
-        command_line,
-        set_text,
-        duplicates_of,
-        findings_of,
-        heldout_lines,
-        images_of,
-        option,
-        properties_of,
-        rounded_text,
-        shorten,
-    )
-    environment.globals |= {function.__name__: function for function in functions}
+    environment.globals |= {
+        "class_rows": class_rows,
+        "class_summaries": class_summaries,
+        "command_line": command_line,
+        "set_text": set_text,
+        "list_duplicate_sentences": list_duplicate_sentences,
+        "sort_findings": sort_findings,
+        "heldout_lines": heldout_lines,
+        "format_image_counts": format_image_counts,
+        "option": option,
+        "compare_properties": compare_properties,
+        "rounded_text": rounded_text,
+        "shorten": shorten,
+    }
     return environment
 
 
@@ -128,40 +141,40 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     paths = [result.fake.name for result in results]
     names = short_names(paths)
     main = results[0].values[0]
-    columns = columns_of(evaluation)
-    leading, verdict = _verdict(evaluation, columns, names, main)
+    columns = make_columns(evaluation)
+    leading, verdict = _describe_best(evaluation, columns, names, main)
     return {
         "evaluation": evaluation,
         "results": results,
         "names": names,
         "main": main,
         "values": {value.key: value for value in evaluation.values},
-        "leading": leading[:_MOST_LEADING],
+        "leading": leading[:_MAX_LEADING],
         "verdict": verdict,
-        "subject": title_of(evaluation, main),
+        "subject": make_title(evaluation, main),
         "alerts": evaluation.alerts,
         "charts": page_charts(evaluation),
         "columns": columns,
-        "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],
-        "differences": differences_shown(
-            evaluation, _MOST_PAIRS, dict(zip(paths, names, strict=True))
+        "remarks": [*describe_marks(evaluation, columns), *evaluation.not_computed_lines],
+        "differences": select_differences(
+            evaluation, _MAX_PAIRS, dict(zip(paths, names, strict=True))
         ),
-        "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
-        "details": escape(_record(evaluation)),
+        "most": max(1, min(_MAX_IMAGES, _MAX_TOTAL_IMAGES // len(names))),
+        "details": escape(_format_record(evaluation)),
     }
 
 
-def _record(evaluation: Evaluation) -> str:
+def _format_record(evaluation: Evaluation) -> str:
     """Return how the values were computed and all their digits, as JSON."""
     document = evaluation.to_dict()
     record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
     for name in ("metrics", "sets"):
         record[name] = {result["fake"]: result[name] for result in document["results"]}
     lines = json.dumps(record, indent=2, ensure_ascii=False).split("\n")
-    return "\n".join(map(legible, lines))
+    return "\n".join(map(escape_text, lines))
 
 
-def _verdict(
+def _describe_best(
     evaluation: Evaluation, columns: Sequence[Column], names: list[str], main: Value
 ) -> tuple[list[int], str]:
     """The places of the FAKEs whose values are in the header, and which of several is best by the
@@ -190,7 +203,7 @@ def _verdict(
 # --- what the template asks about a FAKE ----------------------------------------------------------
 
 
-def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
+def make_thumbnail(crop: Crop | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
     """Return the thumbnail of an image, of the pixels that the network received.
 
     Never raises for an unreadable image: the page is written after hours of work. ``floats`` is how
@@ -198,26 +211,26 @@ def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = N
     """
     try:
         image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
-        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
+        image.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
         kind = "png" if max(image.size) <= _SMALL else "jpeg"
         buffer = io.BytesIO()
         image.save(buffer, kind, optimize=True, quality=85)
     except FileNotFoundError:
         return Thumbnail(problem="not found")
     except Exception as error:
-        return Thumbnail(problem=reason_of(error))
+        return Thumbnail(problem=format_reason(error))
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 
-def findings_of(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
+def sort_findings(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """Return the findings in FAKE, between the two and in REAL, each with the set or sets; the
     worst first.
     """
     findings = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    return [(_ABOUT[finding.set], finding) for finding in findings]
+    return [(_SET_LABELS[finding.set], finding) for finding in findings]
 
 
-def duplicates_of(diagnosis: Diagnosis) -> list[str]:
+def list_duplicate_sentences(diagnosis: Diagnosis) -> list[str]:
     """Return the number and kinds of the duplicates, one sentence per set that has any, and one of
     those in both.
     """
@@ -225,25 +238,25 @@ def duplicates_of(diagnosis: Diagnosis) -> list[str]:
     for name, duplicates in (("FAKE", diagnosis.fake), ("REAL", diagnosis.real)):
         if duplicates is not None and duplicates.copies:
             more = "" if duplicates.complete else "; near ones were not searched for"
-            sentences.append(f"{name}: {duplicates_text(duplicates)}{more}.")
+            sentences.append(f"{name}: {describe_duplicates(duplicates)}{more}.")
     if diagnosis.shared is not None and diagnosis.shared.count:
         shared = format_count(diagnosis.shared.count, "image")
         sentences.append(f"Pixel-identical to images of REAL: {shared} of FAKE.")
     return sentences
 
 
-def properties_of(exhibit: Exhibit) -> list[tuple[str, str, str]]:
+def compare_properties(exhibit: Exhibit) -> list[tuple[str, str, str]]:
     """Return rows of a label, REAL's value and FAKE's value; none if nothing is known about either
     set.
     """
-    real = _properties(exhibit.real)
-    fake = _properties(exhibit.fake)
+    real = _describe_properties(exhibit.real)
+    fake = _describe_properties(exhibit.fake)
     return [
         (label, real.get(label, "unknown"), fake.get(label, "unknown")) for label in real or fake
     ]
 
 
-def _properties(health: Health | None) -> dict[str, str]:
+def _describe_properties(health: Health | None) -> dict[str, str]:
     if health is None:
         return {}
     least, median, most = health.aspect_ratios
@@ -257,9 +270,9 @@ def _properties(health: Health | None) -> dict[str, str]:
     light, deviation = health.brightness
     return {
         "Images": f"{health.images:,}",
-        "Formats": kinds_of(health.formats),
-        "Colour modes": kinds_of(health.modes),
-        "Sizes in pixels": kinds_of(health.sizes),
+        "Formats": format_counts(health.formats),
+        "Colour modes": format_counts(health.modes),
+        "Sizes in pixels": format_counts(health.sizes),
         "Aspect ratio": ratio,
         "JPEG quality": quality,
         "Brightness (0 to 255)": f"{light:.1f} ± {deviation:.1f}",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
-from fidtool.errors import InputError, message_of, missing_package, option, redact
-from fidtool.names import numbers_of, short_names, suggestion
+from fidtool.errors import InputError, format_message, missing_package, option, redact
+from fidtool.names import find_sweep_numbers, short_names, suggest_name
 from fidtool.result.evaluation import Comparison
 from fidtool.settings.settings import Settings
 from fidtool.system.background import call_with_timeout
@@ -80,7 +80,7 @@ def check_loggers(places: Sequence[str]) -> None:
             known = ", ".join(LOGGERS)
             problem = f"{named} must be KIND:PLACE, where KIND is one of {known}"
             if kind not in LOGGERS:
-                problem += suggestion(kind, LOGGERS)
+                problem += suggest_name(kind, LOGGERS)
             raise InputError(problem)
         package = find_spec(kind)
         if package is None or package.origin is None:  # nothing, or a folder of logs
@@ -95,16 +95,16 @@ def log_values(
         kind, _, place = text.partition(":")
         log, remedy = LOGGERS[kind]
         try:
-            for name, rows in runs_of(results, settings.step):
+            for name, rows in split_runs(results, settings.step):
                 call_with_timeout(partial(log, place, name, rows), LOG_SECONDS)
         except (Exception, SystemExit) as error:
             warn(
                 f"{option('log', text)} failed, the result is complete: "
-                f"{message_of(error).rstrip('.')}; {remedy}"
+                f"{format_message(error).rstrip('.')}; {remedy}"
             )
 
 
-def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, Rows]]:
+def split_runs(results: Sequence[Comparison], step: int | None) -> list[tuple[str, Rows]]:
     """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else
     one per FAKE.
     """
@@ -112,7 +112,7 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
     values = [_values_of(result) for result in results]
     if len(results) == 1:
         return [("", [(step, values[0])])]
-    swept = None if step is not None else numbers_of(paths)
+    swept = None if step is not None else find_sweep_numbers(paths)
     if swept is not None and all(number.is_integer() for number in swept[0]):
         by_step = dict(zip(map(int, swept[0]), values, strict=True))
         return [("", sorted(by_step.items()))]

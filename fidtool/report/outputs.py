@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from fidtool.errors import InputError, Spelling, as_argument, missing_package, option
+from fidtool.errors import InputError, Spelling, format_argument, missing_package, option
 from fidtool.reading.lookup import ImageLookup
 from fidtool.report.loggers import check_loggers
 from fidtool.result.changes import append_history
@@ -37,26 +37,26 @@ def output_files(settings: Settings) -> dict[str, Path]:
 
 def check_outputs(settings: Settings, inputs: Collection[object] = ()) -> None:
     """Check that the files of a run can be written and its loggers used, before any work is done;
-    see `check_shown`.
+    see `check_report_files`.
     """
-    check_shown(output_files(settings), inputs)
+    check_report_files(output_files(settings), inputs)
     check_loggers(settings.log)
 
 
-def writers_of(
+def make_writers(
     evaluation: Evaluation,
     gallery: ImageLookup,
     settings: Settings,
-    spelling: Spelling = as_argument,
+    spelling: Spelling = format_argument,
 ) -> dict[Path, Callable[[Path], None]]:
     """Return the files of a run, each with the function that writes it."""
     return {
-        file: partial(write_shown, evaluation, gallery, setting, spelling=spelling)
+        file: partial(write_report_file, evaluation, gallery, setting, spelling=spelling)
         for setting, file in output_files(settings).items()
     }
 
 
-def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
+def check_report_files(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
     """Check that the page, the plot and the history, by setting, can be written, before any work is
     done.
 
@@ -76,12 +76,12 @@ def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> N
             raise InputError(f"{named} must be a regular file, which lines can be added to")
 
 
-def write_shown(
+def write_report_file(
     evaluation: Evaluation,
     gallery: ImageLookup,
     setting: str,
     file: Path,
-    spelling: Spelling = as_argument,
+    spelling: Spelling = format_argument,
 ) -> None:
     """Write the page, the plot or the values of single images atomically; or add to the history."""
     if setting == "history":

@@ -16,30 +16,30 @@ from typing import Any
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redact
 from fidtool.features.protocol import PIXELS
-from fidtool.names import closest, fold, legible, short_names, shorten, unknown_name
+from fidtool.names import escape_text, fold, short_names, shorten, unknown_name_error
 from fidtool.report.text import (
     class_summaries,
     crop_lines,
     dumps,
+    format_value,
     heldout_lines,
-    number,
     result_lines,
     verdict_lines,
 )
-from fidtool.result.changes import difference_lines, find_obstacles, per_fake
+from fidtool.result.changes import difference_lines, find_obstacles, split_by_fake
 from fidtool.result.evaluation import Comparison, Evaluation
-from fidtool.result.explanations import Interval, decimals_of
+from fidtool.result.explanations import Interval, count_decimals
 from fidtool.result.values import Value
-from fidtool.system.json_fields import plain
+from fidtool.system.json_fields import to_json_value
 
 Kind = tuple[str, str, str]
 """What identifies a column, see `Value.column`."""
-Saved = Mapping[str, Evaluation]
+SavedResults = Mapping[str, Evaluation]
 """Evaluations by the names of their files; that of a run which is not saved is empty."""
 Differences = Mapping[frozenset[str], Interval]
 """Differences of one distance, by the paths of two FAKEs."""
 # Maximum number of classes that are printed; the JSON has all.
-_MOST_CLASSES = 20
+_MAX_CLASSES = 20
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _FORMULA = ("=", "+", "-", "@")
@@ -127,13 +127,13 @@ def rounded_text(value: Value, result: Comparison) -> str:
     decimals = declared.digits
     # Of pairs, the spread is that of the images, not an error of the mean.
     if error and declared.layer != PIXELS:
-        decimals = decimals_of(error, 2)
+        decimals = count_decimals(error, 2)
     elif declared.one_image:
-        decimals = decimals_of(declared.one_image / images, 1)
+        decimals = count_decimals(declared.one_image / images, 1)
     elif declared.is_distance:
         fewest = 0 if images <= value.features.dims else 2
-        decimals = max(decimals_of(result.metrics[value.key], 3), fewest)
-    return number(value, result, min(decimals, declared.digits))
+        decimals = max(count_decimals(result.metrics[value.key], 3), fewest)
+    return format_value(value, result, min(decimals, declared.digits))
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -156,26 +156,26 @@ class _Cell:
     bar: Interval | None = None
 
 
-def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:
+def make_columns(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:
     """Return the columns of all values, and those of bias-corrected distances if any FAKE has them.
 
     Args:
         doubted: those of which none is the best: the values are not comparable between all FAKEs.
     """
-    values = _by_column(evaluation)
+    values = _values_by_column(evaluation)
     features = common_features(evaluation)
     networks = sum(value.number.error_bars for value in values.values())
     columns = []
     corrected = []
     for kind, value in values.items():
         better = value.number.better
-        cells = [_cell_of(result, kind, kind in doubted) for result in evaluation.results]
+        cells = [_make_cell(result, kind, kind in doubted) for result in evaluation.results]
         differences = {
             frozenset((pair.first, pair.second)): pair.interval
             for pair in evaluation.differences
             if pair.key == value.key
         }
-        column = _column_of(cells, value.base, better, differences)
+        column = _make_column(cells, value.base, better, differences)
         if value.number.error_bars or value.qualifier != features:
             column.title = value.short_title
         if any(value.spread in result.metrics for result in evaluation.results):
@@ -184,8 +184,8 @@ def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[C
         if any(cell.bar for cell in cells):
             # Of one network, the column of the distance says of which features.
             base = value.base if networks == 1 else value.short_title
-            estimates = [_estimate_of(cell) for cell in cells]
-            column = _column_of(estimates, f"bias-corrected {base}", better, differences)
+            estimates = [_make_corrected_cell(cell) for cell in cells]
+            column = _make_column(estimates, f"bias-corrected {base}", better, differences)
             column.spread = "s.e."
             column.is_corrected = True
             intervals = [cell.bar.texts()[2] if cell.bar else "-" for cell in cells]
@@ -193,8 +193,8 @@ def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[C
     return [*columns, *corrected]
 
 
-def _cell_of(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
-    value = _by_column(result).get(kind)
+def _make_cell(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
+    value = _values_by_column(result).get(kind)
     if value is None:
         return _Cell()
     number = None if doubted or is_real(result) else result.metrics[value.key]
@@ -202,7 +202,7 @@ def _cell_of(result: Comparison, kind: Kind, doubted: bool) -> _Cell:
     return _Cell(rounded_text(value, result), number=number, fake=result.fake.name, bar=bar)
 
 
-def _estimate_of(cell: _Cell) -> _Cell:
+def _make_corrected_cell(cell: _Cell) -> _Cell:
     """Return the cell of the bias-corrected estimate."""
     if cell.bar is None:
         return _Cell()
@@ -211,7 +211,9 @@ def _estimate_of(cell: _Cell) -> _Cell:
     return replace(cell, text=f"{estimate} ± {error}", number=number)
 
 
-def _column_of(cells: Sequence[_Cell], title: str, better: str, differences: Differences) -> Column:
+def _make_column(
+    cells: Sequence[_Cell], title: str, better: str, differences: Differences
+) -> Column:
     """Return a column whose best values are marked, those with the same text, and those not
     distinguished from them; none if that is all of them, or if neither lower nor higher is better.
     """
@@ -266,30 +268,30 @@ def class_lines(evaluation: Evaluation) -> list[str]:
     return [line for table in _class_tables({"": evaluation}) for line in _text_lines(table)]
 
 
-def _class_tables(saved: Saved) -> list[Table]:
+def _class_tables(saved: SavedResults) -> list[Table]:
     """Return a table of the values of each class for each FAKE that has any, the worst first."""
     tables = []
-    for result, file in _with_files(saved):
+    for result, file in _rows_with_files(saved):
         rows = class_rows(result)
         if not rows:
             continue
-        shown = zip(*rows[: _MOST_CLASSES + 1], strict=True)
+        shown = zip(*rows[: _MAX_CLASSES + 1], strict=True)
         columns = [Column(heading, texts) for heading, *texts in shown]
-        more = len(rows) - 1 - _MOST_CLASSES
+        more = len(rows) - 1 - _MAX_CLASSES
         notes = [f"and {more} more, see the JSON"] if more > 0 else []
         name = result.fake.name + file
         tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], notes))
     return tables
 
 
-def _by_column(result: Comparison | Evaluation) -> dict[Kind, Value]:
+def _values_by_column(result: Comparison | Evaluation) -> dict[Kind, Value]:
     """Return the values by their columns: those of saved results in one column may be of different
     features.
     """
     return {value.column: value for value in result.values}
 
 
-def about_marks(
+def describe_marks(
     evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[Kind] = ()
 ) -> list[str]:
     """Return sentences about which FAKEs are marked besides the best, and which are never; for
@@ -329,7 +331,7 @@ def common_features(evaluation: Evaluation) -> str:
     They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing
     else is an FID.
     """
-    values = _by_column(evaluation).values()
+    values = _values_by_column(evaluation).values()
     qualifiers = {value.qualifier for value in values}
     return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 
@@ -337,7 +339,7 @@ def common_features(evaluation: Evaluation) -> str:
 # --- several files --------------------------------------------------------------------------------
 
 
-def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
+def _rows_with_files(saved: SavedResults) -> list[tuple[Comparison, str]]:
     """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE
     is in several.
     """
@@ -350,14 +352,14 @@ def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
     return [(result, "") for result, _ in rows]
 
 
-def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) -> Table:
+def _make_table(saved: SavedResults, doubted: Collection[Kind], doubts: Sequence[str]) -> Table:
     evaluation = join_files(saved)
     results = evaluation.results
     paths = [*dict.fromkeys(result.fake.name for result in results)]
     names = dict(zip(paths, short_names(paths), strict=True))
-    rows = [names[result.fake.name] + file for result, file in _with_files(saved)]
+    rows = [names[result.fake.name] + file for result, file in _rows_with_files(saved)]
     columns = [Column("FAKE", [*map(shorten, rows)])]
-    caption = _bases(saved)
+    caption = _describe_features(saved)
     reals = []
     counts = []
     for result in results:
@@ -369,13 +371,13 @@ def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) ->
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
-    values = columns_of(evaluation, doubted)
+    values = make_columns(evaluation, doubted)
     features = common_features(evaluation)
     above = [f"Features of all values: {features}"] if features else []
     missing: list[str] = []
     for of_file in saved.values():
         missing += of_file.not_computed_lines
-    notes = [*dict.fromkeys(missing), *about_marks(evaluation, values, doubted)]
+    notes = [*dict.fromkeys(missing), *describe_marks(evaluation, values, doubted)]
     notes += crop_lines(evaluation)
     for of_file in saved.values():  # a plain name may be that of other features in another file
         kept = tuple(pair for pair in of_file.differences if pair in evaluation.differences)
@@ -392,7 +394,7 @@ def _table_of(saved: Saved, doubted: Collection[Kind], doubts: Sequence[str]) ->
     )
 
 
-def _bases(saved: Saved) -> list[str]:
+def _describe_features(saved: SavedResults) -> list[str]:
     """Return a sentence per kind of features: which values are of them, if there are several."""
     bases = dict[str, dict[str, None]]()
     for evaluation in saved.values():
@@ -404,7 +406,7 @@ def _bases(saved: Saved) -> list[str]:
     ]
 
 
-def join_files(saved: Saved) -> Evaluation:
+def join_files(saved: SavedResults) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is
     of is unknown.
     """
@@ -425,14 +427,14 @@ def join_files(saved: Saved) -> Evaluation:
     return replace(first, results=tuple(results), differences=tuple(differences))
 
 
-def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
+def select_columns(saved: SavedResults, columns: Sequence[str]) -> dict[str, Evaluation]:
     """Return results with these values alone, in this order, by their titles, their names or those
     of their metrics.
 
     Raises:
         InputError: if no result has one of them.
     """
-    values = _by_column(join_files(saved))
+    values = _values_by_column(join_files(saved))
     known = dict[str, list[Kind]]()
     for kind, value in values.items():
         for name in (value.title, value.number.name, value.key, value.metric):
@@ -441,18 +443,18 @@ def select_columns(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation
     for column in columns:
         if fold(column) not in known:
             titles = ", ".join(value.title for value in values.values())
-            raise unknown_name("column", column, closest(column, known), titles)
+            raise unknown_name_error("column", column, known, titles)
         chosen |= dict.fromkeys(known[fold(column)])
     narrowed = {}
     for file, evaluation in saved.items():
-        results = tuple(_with_values(result, chosen) for result in evaluation.results)
+        results = tuple(_select_values(result, chosen) for result in evaluation.results)
         narrowed[file] = replace(evaluation, results=results)
     return narrowed
 
 
-def _with_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:
+def _select_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:
     """Return a result with those of its values that are in these columns, in their order."""
-    known = _by_column(result)
+    known = _values_by_column(result)
     values = tuple(known[kind] for kind in kinds if kind in known)
     keys = {key for value in values for key in (value.key, value.spread)}
     metrics = {key: number for key, number in result.metrics.items() if key in keys}
@@ -460,7 +462,7 @@ def _with_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:
     return replace(result, metrics=metrics, known=values, uncertainties=bars)
 
 
-def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
+def find_incomparable(saved: SavedResults) -> tuple[dict[Kind, Value], list[str]]:
     """Return the values that are not comparable between files, by their columns, and a sentence on
     why, if any are.
 
@@ -470,7 +472,7 @@ def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
     known = dict[Kind, tuple[str, Evaluation]]()
     doubted = dict[Kind, Value]()
     reasons = dict[str, str]()
-    rows = [(file, row) for file, evaluation in saved.items() for row in per_fake(evaluation)]
+    rows = [(file, row) for file, evaluation in saved.items() for row in split_by_fake(evaluation)]
     for file, row in rows:
         for value in row.values:
             first_file, first = known.setdefault(value.column, (file, row))
@@ -507,22 +509,22 @@ def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
 # --- formats --------------------------------------------------------------------------------------
 
 
-def lines_in(form: str, saved: Saved) -> list[str]:
+def format_lines(form: str, saved: SavedResults) -> list[str]:
     """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or
     ``json``, in lines.
 
-    Those of several files, the keys of ``saved``, are one table, or refused by `doubts_about`.
+    Those of several files, the keys of ``saved``, are one table, or refused by `find_incomparable`.
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
         if form == "json":
             return [dumps(evaluation.to_dict())]
-        return [*map(legible, result_lines(evaluation))]
-    doubts = doubts_about(saved)
+        return [*map(escape_text, result_lines(evaluation))]
+    doubts = find_incomparable(saved)
     if form == "csv":
         return _csv_lines(saved)
     written = {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form]
-    lines = written(_table_of(saved, *doubts))
+    lines = written(_make_table(saved, *doubts))
     for table in _class_tables(saved):
         lines += ["", *written(table)]
     return lines
@@ -533,7 +535,7 @@ def _text_lines(table: Table) -> list[str]:
     aligned = list[list[str]]()
     legend = []
     for column in table.columns:
-        cells = [legible(text) for text in (column.heading, *column.values)]
+        cells = [escape_text(text) for text in (column.heading, *column.values)]
         if column.best:
             legend = ["* best of its column"]
             for row, cell in enumerate(cells):
@@ -541,10 +543,10 @@ def _text_lines(table: Table) -> list[str]:
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
-    return [*map(legible, table.above), *rows, *legend, *map(legible, table.notes)]
+    return [*map(escape_text, table.above), *rows, *legend, *map(escape_text, table.notes)]
 
 
-def _rows(table: Table, escape: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
+def _paper_rows(table: Table, escape: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
     """Return heading and rows of a table for papers, whose best values are in ``bold``."""
     columns = []
     for column in table.columns:
@@ -558,7 +560,7 @@ def _rows(table: Table, escape: Callable[[str], str], bold: str) -> list[tuple[s
 
 def _markdown_lines(table: Table) -> list[str]:
     """Return the table for GitHub and others."""
-    heading, *rows = [f"| {' | '.join(row)} |" for row in _rows(table, _markdown, "**{}**")]
+    heading, *rows = [f"| {' | '.join(row)} |" for row in _paper_rows(table, _markdown, "**{}**")]
     rule = f"| --- |{' ---: |' * (len(table.columns) - 1)}"
     lines = ["<!-- fidtool -->", _markdown(" ".join(table.caption)), "", heading, rule, *rows]
     notes = [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)]
@@ -568,15 +570,15 @@ def _markdown_lines(table: Table) -> list[str]:
 
 
 def _markdown(text: str) -> str:
-    return _IN_MARKDOWN.sub(r"\\\1", legible(text))
+    return _IN_MARKDOWN.sub(r"\\\1", escape_text(text))
 
 
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
-    rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
+    rows = [f"    {' & '.join(row)} \\\\" for row in _paper_rows(table, _latex, r"\textbf{{{}}}")]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
-        *(f"% {legible(note)}" for note in (*table.notes, *table.alerts)),
+        *(f"% {escape_text(note)}" for note in (*table.notes, *table.alerts)),
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{_latex(' '.join(table.caption))}}}",
@@ -597,47 +599,50 @@ def _latex(text: str) -> str:
     """
     if text == "-":
         return "--"
-    known = _NOT_IN_LATEX.sub(lambda match: f"[U+{ord(match[0]):04X}]", legible(text))
+    known = _NOT_IN_LATEX.sub(lambda match: f"[U+{ord(match[0]):04X}]", escape_text(text))
     escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", known.translate(_LATEX))
     return re.sub("-(?=-)", "-{}", escaped)  # several hyphens would be a dash
 
 
-def _csv_lines(saved: Saved) -> list[str]:
+def _csv_lines(saved: SavedResults) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
     rows = []
     for file, evaluation in saved.items():
         for result in evaluation.results:
-            row = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
+            row = {"real": escape_text(result.real.name), "fake": escape_text(result.fake.name)}
             if file:
-                row["file"] = legible(file)
-            rows.append(row | _numbers(result))
-    return _as_csv(rows)
+                row["file"] = escape_text(file)
+            rows.append(row | _flat_result(result))
+    return _csv_text(rows)
 
 
-def _numbers(result: Comparison) -> dict[str, Any]:
+def _flat_result(result: Comparison) -> dict[str, Any]:
     """Return what a result has, by the keys that lead there in the JSON, joined by points."""
     content: dict[str, Any] = {
         "uncertainties": {
-            key: {"corrected": plain(bar.corrected)} for key, bar in result.uncertainties.items()
+            key: {"corrected": to_json_value(bar.corrected)}
+            for key, bar in result.uncertainties.items()
         }
     }
     if result.heldout is not None:
-        content["heldout"] = plain(result.heldout) | {"name": legible(result.heldout.name)}
+        content["heldout"] = to_json_value(result.heldout) | {
+            "name": escape_text(result.heldout.name)
+        }
     if result.classes is not None:
         content["classes.mean"] = result.classes.mean
         for part in result.classes.classes:  # one can be called mean
-            numbers = {**part.metrics, "corrected": plain(part.corrected)}
-            content[f"class.{legible(part.name)}"] = numbers
+            numbers = {**part.metrics, "corrected": to_json_value(part.corrected)}
+            content[f"class.{escape_text(part.name)}"] = numbers
     counts = {"count.real": result.real.count, "count.fake": result.fake.count}
-    return {**counts, **result.metrics, **_leaves(content)}
+    return {**counts, **result.metrics, **_flatten(content)}
 
 
-def _leaves(content: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+def _flatten(content: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """Return the numbers and texts in a JSON object by the keys that lead there, but null."""
     leaves = dict[str, Any]()
     for key, value in content.items():
         if isinstance(value, Mapping):
-            leaves |= _leaves(value, f"{place}{key}.")
+            leaves |= _flatten(value, f"{place}{key}.")
         elif value is not None:
             leaves[f"{place}{key}"] = value
     return leaves
@@ -657,10 +662,10 @@ def image_lines(evaluation: Evaluation) -> list[str]:
             row["fake"] = redact(images.files[place])
             numbers = {key: float(values[place]) for key, values in images.values.items()}
             rows.append(row | numbers)
-    return _as_csv(rows)
+    return _csv_text(rows)
 
 
-def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _csv_text(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines.
 
     Spreadsheets compute a cell that begins like a formula: such a path has its folder before it.

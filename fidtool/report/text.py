@@ -9,20 +9,20 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.names import format_count, images_of
+from fidtool.names import format_count, format_image_counts
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
 from fidtool.sources.crops import Crop
 
 # If there are more pairs of FAKEs, only those with the best FAKE are compared.
-_MOST_PAIRS = 3
+_MAX_PAIRS = 3
 # Of the one-sided tests of memorisation: the level, and the standard errors of a normal
 # distribution at it.
-_CHANCE = 0.01
-_FAR = 2.326
+_TEST_LEVEL = 0.01
+_Z_SCORE = 2.326
 # Maximum number of harmful images that are printed; the JSON has more.
-_MOST_HARMFUL = 10
+_MAX_HARMFUL = 10
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
@@ -32,7 +32,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {result.fake.name}"
-        of_result = [f"{value.title}: {number(value, result)}" for value in result.values]
+        of_result = [f"{value.title}: {format_value(value, result)}" for value in result.values]
         for value in result.values:
             bar = result.corrected_of(value)
             if bar is not None:
@@ -73,11 +73,11 @@ def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None
     better.
 
     Args:
-        names: see `differences_shown`.
+        names: see `select_differences`.
     """
     titles = {value.key: value.title for value in evaluation.values}
     lines = []
-    for pair in differences_shown(evaluation, _MOST_PAIRS, names):
+    for pair in select_differences(evaluation, _MAX_PAIRS, names):
         lines.append(
             f"bias-corrected {titles[pair.key]} of {pair.first} minus that of {pair.second}: "
             f"{pair.interval.signed}: {pair.verdict}"
@@ -93,9 +93,9 @@ def heldout_lines(result: Comparison) -> list[str]:
     if heldout is None:
         return []
     name = heldout.name
-    about = f"floor: {images_of([heldout.images])} not in REAL"
+    about = f"floor: {format_image_counts([heldout.images])} not in REAL"
     if heldout.images < (result.fake.count or 0):
-        about += f"; too high, because FAKE has {images_of([result.fake.count])}"
+        about += f"; too high, because FAKE has {format_image_counts([result.fake.count])}"
     lines = []
     for value in result.values:
         floor = heldout.floors.get(value.key)
@@ -110,11 +110,11 @@ def heldout_lines(result: Comparison) -> list[str]:
         f"median distances {near.median:.4g} and {near.heldout_median:.4g}; "
         f"{near.copies} and {near.heldout_copies} images at distance 0"
     )
-    verdict = _memorisation(heldout, result.fake)
+    verdict = _describe_memorisation(heldout, result.fake)
     return [*lines, f"memorisation (diagnostic, no quality score): {verdict} ({figures})"]
 
 
-def _memorisation(heldout: Heldout, fake: SetResult) -> str:
+def _describe_memorisation(heldout: Heldout, fake: SetResult) -> str:
     """Return whether FAKE has copies of the training set, as far as chance is excluded with a
     probability of 99 %.
 
@@ -129,16 +129,19 @@ def _memorisation(heldout: Heldout, fake: SetResult) -> str:
         return f"it cannot be told, as {copies} of {heldout.name} are in REAL"
     images = fake.with_features or fake.count or 0
     closer = round(near.closer * images)
-    chance = exp(_log_falling(images, closer) - _log_falling(images + heldout.count, closer))
-    if chance < _CHANCE:
+    chance = exp(
+        _log_falling_factorial(images, closer)
+        - _log_falling_factorial(images + heldout.count, closer)
+    )
+    if chance < _TEST_LEVEL:
         verb = "is" if closer == 1 else "are"
         return f"{format_count(closer, 'image')} of FAKE {verb} probably near copies of REAL"
-    if near.probability > 0.5 + _FAR * near.error:
+    if near.probability > 0.5 + _Z_SCORE * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
 
 
-def _log_falling(number: int, factors: int) -> float:
+def _log_falling_factorial(number: int, factors: int) -> float:
     """Return the logarithm of ``number`` times ``number - 1`` and so on, of so many factors."""
     return lgamma(number + 1) - lgamma(number - factors + 1)
 
@@ -172,7 +175,7 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         else:
             summary = f"it is unknown which images raise the {title}: {influence.doubt}"
         lines.append(f"{result.fake.name}: {summary}")
-        for image in influence.raising[:_MOST_HARMFUL]:
+        for image in influence.raising[:_MAX_HARMFUL]:
             lines.append(f"  {image.effect:+.6f}  {image.file}")
         for part in influence.removals:
             lines.append(
@@ -198,7 +201,7 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return lines
 
 
-def differences_shown(
+def select_differences(
     evaluation: Evaluation, most: int, names: Mapping[str, str] | None = None
 ) -> list[Difference]:
     """Return all differences of a network if there are at most ``most``, else those that involve
@@ -221,7 +224,7 @@ def differences_shown(
     return [replace(pair, first=names[pair.first], second=names[pair.second]) for pair in shown]
 
 
-def number(value: Value, result: Comparison, decimals: int | None = None) -> str:
+def format_value(value: Value, result: Comparison, decimals: int | None = None) -> str:
     """Return the text of a value with its spread if known, by default in all digits shown."""
     digits = value.number.digits if decimals is None else decimals
     text = f"{result.metrics[value.key]:.{digits}f}"

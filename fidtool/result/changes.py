@@ -16,19 +16,19 @@ from typing import Any
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import METRIC_SETTINGS
-from fidtool.names import legible, shorten
+from fidtool.names import escape_text, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
 from fidtool.sources.contents import explain_errors
-from fidtool.system.json_fields import fields_of, plain
+from fidtool.system.json_fields import to_json_fields, to_json_value
 from fidtool.system.local_files import read_file
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _WORDS = {"with_features": "images with features", "made_with": "settings of its file"}
 # What must agree of the sets of two comparable results.
-_OF_SETS = {
+_SET_KEYS = {
     ("REAL", "name"),
     ("REAL", "count"),
     ("REAL", "framing"),
@@ -39,9 +39,9 @@ _OF_SETS = {
     ("FAKE", "precision"),
 }
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """Where something is in a result: ``("REAL", "count")``."""
-Differing = dict[Place, tuple[Any, Any]]
+JSONDiff = dict[KeyPath, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of
 the two has.
 """
@@ -71,18 +71,18 @@ class Change:
     reason: str
     difference: Interval | None
     metrics: Values
-    besides: Differing
+    besides: JSONDiff
     classes: Mapping[str, Values] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON of ``fidtool diff``, where points join the parts of a
         place.
         """
-        besides = {".".join(place): plain(pair) for place, pair in self.besides.items()}
-        return fields_of(self) | {"besides": besides}
+        besides = {".".join(place): to_json_value(pair) for place, pair in self.besides.items()}
+        return to_json_fields(self) | {"besides": besides}
 
 
-def per_fake(evaluation: Evaluation) -> list[Evaluation]:
+def split_by_fake(evaluation: Evaluation) -> list[Evaluation]:
     """Return one evaluation per FAKE."""
     return [replace(evaluation, results=(result,), differences=()) for result in evaluation.results]
 
@@ -94,7 +94,7 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
     It is one write at the end of the file, so that lines of two runs do not mix.
     """
     lines = b""
-    for alone in per_fake(evaluation):
+    for alone in split_by_fake(evaluation):
         (result,) = alone.results
         small = replace(
             result, skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None
@@ -122,9 +122,9 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
-                results += per_fake(Evaluation.from_dict(json.loads(line)))
+                results += split_by_fake(Evaluation.from_dict(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            text = f"{file}: line {number} is left out: {shorten(legible(str(error)))}"
+            text = f"{file}: line {number} is left out: {shorten(escape_text(str(error)))}"
             problems.append(ResultWarning("", text))
     if problems and not results:
         raise InputError(
@@ -133,27 +133,27 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
     return sorted(results, key=lambda result: result.run.date), problems
 
 
-def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
+def compare_results(before: Evaluation, after: Evaluation) -> list[Change]:
     """Return the changes of the FAKEs by name, then those that only one result has; if each has
     only one, of these.
     """
-    old = {alone.results[0].fake.path: alone for alone in per_fake(before)}
-    new = {alone.results[0].fake.path: alone for alone in per_fake(after)}
+    old = {alone.results[0].fake.path: alone for alone in split_by_fake(before)}
+    new = {alone.results[0].fake.path: alone for alone in split_by_fake(after)}
     if len(old) == len(new) == 1:
-        return [change_of(*old.values(), *new.values())]
-    changes = [change_of(old[path], new[path]) for path in new if path in old]
+        return [compare_result(*old.values(), *new.values())]
+    changes = [compare_result(old[path], new[path]) for path in new if path in old]
     for path in old:
         if path not in new:
             metrics = _pairs(_values(old[path]), {})
-            changes.append(_unmatched("A", path, metrics, (path, None)))
+            changes.append(_unmatched_change("A", path, metrics, (path, None)))
     for path in new:
         if path not in old:
             metrics = _pairs({}, _values(new[path]))
-            changes.append(_unmatched("B", path, metrics, (None, path)))
+            changes.append(_unmatched_change("B", path, metrics, (None, path)))
     return changes
 
 
-def _unmatched(
+def _unmatched_change(
     result: str, path: str, metrics: Values, names: tuple[str | None, str | None]
 ) -> Change:
     reason = f"only result {result} has this FAKE"
@@ -178,7 +178,7 @@ def _values_of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
     return {entry.name: entry.metrics for entry in classes if entry.metrics}
 
 
-def change_of(before: Evaluation, after: Evaluation) -> Change:
+def compare_result(before: Evaluation, after: Evaluation) -> Change:
     """Return what changed between two results of one FAKE."""
     (old,) = before.results
     (new,) = after.results
@@ -205,7 +205,7 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
         reason=reason,
         difference=difference,
         metrics=_pairs(_values(before), _values(after)),
-        besides=differences_of(before, after),
+        besides=diff_results(before, after),
         classes={
             name: _pairs(old_classes.get(name, {}), new_classes.get(name, {}))
             for name in {**old_classes, **new_classes}
@@ -213,35 +213,37 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     )
 
 
-def differences_of(before: Evaluation, after: Evaluation) -> Differing:
+def diff_results(before: Evaluation, after: Evaluation) -> JSONDiff:
     """Return what differs in settings, protocol, sets and environment of two results of one
     FAKE.
     """
-    old = _stated(before, _definitions_as(before, after))
-    return _differing(old, _stated(after, after.definitions))
+    old = _comparable_facts(before, _rename_layers(before, after))
+    return _diff(old, _comparable_facts(after, after.definitions))
 
 
-def _stated(evaluation: Evaluation, definitions: Mapping[str, Definition | None]) -> dict[str, Any]:
+def _comparable_facts(
+    evaluation: Evaluation, definitions: Mapping[str, Definition | None]
+) -> dict[str, Any]:
     """Return what a result states besides its values."""
     (result,) = evaluation.results
     config = evaluation.run.config
     others = {key: config[key] for key in config if key not in METRIC_SETTINGS}
     return {
         "settings": {**others, **evaluation.settings},
-        "protocol": plain(definitions),
-        "REAL": _facts(result.real),
-        "FAKE": _facts(result.fake),
+        "protocol": to_json_value(definitions),
+        "REAL": _set_facts(result.real),
+        "FAKE": _set_facts(result.fake),
         "environment": {name: getattr(evaluation.run, name) for name in _ENVIRONMENT},
     }
 
 
-def _facts(image_set: SetResult) -> dict[str, Any]:
-    facts = fields_of(image_set) | {"name": image_set.path}
+def _set_facts(image_set: SetResult) -> dict[str, Any]:
+    facts = to_json_fields(image_set) | {"name": image_set.path}
     del facts["passed_over"]
     return facts
 
 
-def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
+def _rename_layers(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
     """Return the definitions of a result by the layers that another one has for the same
     networks.
     """
@@ -255,15 +257,15 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     return {names.get(layer, layer): before.definitions[layer] for layer in ordered}
 
 
-def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
+def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> JSONDiff:
     """Return what differs and must agree, so that two results of one FAKE have comparable values of
     this kind.
 
     It is the protocol of its features, the settings of its metric, REAL, and framing and precision
     of FAKE.
     """
-    needed = {*_OF_SETS, ("protocol", value.features.layer), ("settings", value.metric)}
-    differing = differences_of(before, after)
+    needed = {*_SET_KEYS, ("protocol", value.features.layer), ("settings", value.metric)}
+    differing = diff_results(before, after)
     differing = {place: differing[place] for place in differing if place[:2] in needed}
     pixels = "REAL", "pixels"
     if "" in differing.get(pixels, ()):
@@ -273,7 +275,7 @@ def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> Diffe
     return differing
 
 
-def difference_lines(differing: Differing) -> list[str]:
+def difference_lines(differing: JSONDiff) -> list[str]:
     """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from
     number or crop.
     """
@@ -287,22 +289,22 @@ def difference_lines(differing: Differing) -> list[str]:
             continue
         if len(fact) == 1:
             fact = [_WORDS.get(fact[0], fact[0])]
-        lines.append(f"{'.'.join([role, *fact])}: {' -> '.join(map(_text, pair))}")
+        lines.append(f"{'.'.join([role, *fact])}: {' -> '.join(map(_format_value, pair))}")
     return lines
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         return shorten(value, 40) or "-"
     text = re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
     return "-" if text in ("", "null") else textwrap.shorten(text, 40, placeholder=" …")
 
 
-def _differing(before: object, after: object, place: Place = ()) -> Differing:
+def _diff(before: object, after: object, place: KeyPath = ()) -> JSONDiff:
     """Return what differs in two JSON values, by the keys that lead there."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return {} if before == after else {place: (before, after)}
-    differing: Differing = {}
+    differing: JSONDiff = {}
     for key in {**before, **after}:
-        differing |= _differing(before.get(key), after.get(key), (*place, key))
+        differing |= _diff(before.get(key), after.get(key), (*place, key))
     return differing

@@ -15,10 +15,10 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import (
     InputError,
     ResultWarning,
-    about,
     merge_warnings,
+    prefix_errors,
     redact,
-    without_secrets,
+    redact_json,
     worst_first,
 )
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
@@ -34,11 +34,17 @@ from fidtool.result.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.result.values import Value
+from fidtool.result.values import Value, find_distance
 from fidtool.settings.record import RunRecord
 from fidtool.sources.crops import Crop
-from fidtool.sources.kinds import PassedOver
-from fidtool.system.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
+from fidtool.sources.kinds import IgnoredFiles
+from fidtool.system.json_fields import (
+    NOT_IN_JSON,
+    from_json_fields,
+    from_json_value,
+    to_json_fields,
+    to_json_value,
+)
 from fidtool.system.local_files import read_file
 
 SCHEMA = 3
@@ -47,7 +53,7 @@ Inception's 2048, which were ``fid`` in version 1. Version 3 describes the value
 keys can be added, but not renamed or removed.
 """
 # More digits after the decimal point than a float has.
-_MOST_DIGITS = 30
+_MAX_DIGITS = 30
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class SetResult:
     name: str
     count: int | None
     found: int | None = None
-    passed_over: PassedOver | None = None
+    passed_over: IgnoredFiles | None = None
     framing: Crop | None = None
     made_with: Mapping[str, Any] | None = None
     origin: str = ""
@@ -115,7 +121,7 @@ class SetResult:
         """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what
         that lacks.
         """
-        image_set = cls(**restored_fields(cls, content, complete=True))
+        image_set = cls(**from_json_fields(cls, content, complete=True))
         for size in image_set.sizes or ():
             if not re.fullmatch("[0-9]+x[0-9]+", size):
                 raise ValueError(f"{size!r} is no size")
@@ -124,10 +130,10 @@ class SetResult:
     @property
     def path(self) -> str:
         """The name as `path_of` returns it."""
-        return path_of(self.name)
+        return normalize_path(self.name)
 
 
-def path_of(name: str) -> str:
+def normalize_path(name: str) -> str:
     """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and
     ``./real``.
     """
@@ -208,10 +214,7 @@ class Comparison:
         """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not
         requested.
         """
-        for value in self.values:
-            if value.number.error_bars and value.features.layer == FEATURES:
-                return value
-        return None
+        return find_distance(self.values)
 
     @property
     def frechet_distance(self) -> float | None:
@@ -231,8 +234,8 @@ class Comparison:
         requested.
         """
         for value in self.values:
-            if value.named(name) in self.metrics:
-                return self.metrics[value.named(name)]
+            if value.key_for(name) in self.metrics:
+                return self.metrics[value.key_for(name)]
         return None
 
     @property
@@ -270,16 +273,16 @@ class Comparison:
             "fake": self.fake.name,
             "metrics": dict(self.metrics),
             "count": {"real": self.real.count, "fake": self.fake.count},
-            "sets": {"real": plain(self.real), "fake": plain(self.fake)},
+            "sets": {"real": to_json_value(self.real), "fake": to_json_value(self.fake)},
         }
-        return first | fields_of(self) | first
+        return first | to_json_fields(self) | first
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the
         values.
         """
-        fields = restored_fields(cls, {**content, **content["sets"]}, complete=True)
+        fields = from_json_fields(cls, {**content, **content["sets"]}, complete=True)
         return cls(**fields, known=values)
 
 
@@ -348,7 +351,7 @@ class Evaluation:
     @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
-        return [f"{lacking.title}: not computed: {lacking.reason}" for lacking in self.not_computed]
+        return [f"{missing.title}: not computed: {missing.reason}" for missing in self.not_computed]
 
     @property
     def definition(self) -> Definition | None:
@@ -409,7 +412,7 @@ class Evaluation:
     @property
     def lacking(self) -> tuple[str, ...]:
         """Names of the metrics that were requested by name and are not computed."""
-        return tuple(lacking.metric for lacking in self.not_computed if lacking.requested)
+        return tuple(missing.metric for missing in self.not_computed if missing.requested)
 
     @property
     def exit_reason(self) -> str:
@@ -439,11 +442,11 @@ class Evaluation:
             "schema": SCHEMA,
             "protocol": layers.pop(FEATURES),
             "layers": layers,
-            "values": {value.key: plain(value) for value in self.values},
-            **fields_of(self),
+            "values": {value.key: to_json_value(value) for value in self.values},
+            **to_json_fields(self),
             "exit": outcome,
         }
-        return without_secrets(content)
+        return redact_json(content)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
@@ -456,13 +459,15 @@ class Evaluation:
         _check_schema(content)
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
-            values = restored(dict[str, Value], content["values"])
+            values = from_json_value(dict[str, Value], content["values"])
             known = (*values.values(),)
             results = tuple(Comparison.from_dict(entry, known) for entry in content["results"])
             evaluation = cls(
-                definitions={layer: definition_of(protocol) for layer, protocol in layers.items()},
+                definitions={
+                    layer: parse_definition(protocol) for layer, protocol in layers.items()
+                },
                 gated=content["exit"].get("gated", ""),
-                **restored_fields(cls, {**content, "results": []}, complete=True)
+                **from_json_fields(cls, {**content, "results": []}, complete=True)
                 | {"results": results},
             )
             _check_agreement(evaluation, values)
@@ -477,7 +482,7 @@ def _check_agreement(evaluation: Evaluation, values: Mapping[str, Value]) -> Non
     layers = {PIXELS, *evaluation.definitions}
     agree = all(key == value.key for key, value in values.items())
     for value in values.values():
-        agree &= value.features.layer in layers and value.number.digits <= _MOST_DIGITS
+        agree &= value.features.layer in layers and value.number.digits <= _MAX_DIGITS
     keys = [pair.key for pair in evaluation.differences]
     for result in evaluation.results:
         agree &= len(result.values) > 0
@@ -517,7 +522,7 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
         raise InputError(f"{file} cannot be read: {reason}") from None
     _check_result(content, str(file))
-    with about(str(file)):
+    with prefix_errors(str(file)):
         return Evaluation.from_dict(content)
 
 
@@ -541,11 +546,11 @@ def _check_result(content: Any, named: str) -> None:
         raise InputError(f"{named} has no values: the run failed ({reason})")
 
 
-def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
+def parse_definition(protocol: Mapping[str, Any]) -> Definition | None:
     """Return the definition of which `protocol_to_dict` gave ``protocol``."""
     if protocol["fingerprint"] is None:
         return None
-    return Definition(**restored_fields(Definition, protocol))
+    return Definition(**from_json_fields(Definition, protocol))
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

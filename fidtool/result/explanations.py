@@ -16,7 +16,7 @@ from fidtool.diagnose.diagnosis import Health
 from fidtool.system.json_fields import Share
 
 
-def decimals_of(value: float, digits: int) -> int:
+def count_decimals(value: float, digits: int) -> int:
     """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many
     before the point.
     """
@@ -75,7 +75,7 @@ class Interval:
             decimals: by default those to the second digit of the error, at most 4.
         """
         if decimals is None:
-            decimals = min(4, decimals_of(self.error, 2))
+            decimals = min(4, count_decimals(self.error, 2))
         form = f"{sign}.{decimals}f"
         value = f"{self.value:{form}}"
         return value, f"{self.error:.{decimals}f}", f"{self.low:{form}} to {self.high:{form}}"

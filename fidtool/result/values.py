@@ -9,7 +9,7 @@ a qualifier: ``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_di
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice
@@ -24,16 +24,16 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
-from fidtool.metrics.registry import Requested
-from fidtool.names import legible, shorten
+from fidtool.metrics.registry import RequestedMetric
+from fidtool.names import escape_text, shorten
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
 # Name of Inception as value of ``--extractor``.
 _NETWORK = "inception"
 # Short names of the default networks, by their names in a definition.
-_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
-_LONGEST_TITLE = 40
+_DEFAULT_NAMES = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
+_MAX_TITLE = 40
 
 
 def _dimensions(dims: int) -> str:
@@ -41,7 +41,7 @@ def _dimensions(dims: int) -> str:
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureSource:
     """What values are computed from: the features of one network.
 
     Attributes:
@@ -59,7 +59,7 @@ class Features:
     qualifier: str = ""
 
     @classmethod
-    def of_network(cls, network: str, dims: int) -> Features:
+    def from_network(cls, network: str, dims: int) -> FeatureSource:
         """Return the features of the first network of a run."""
         if network not in ("", _NETWORK):
             return cls(FEATURES, network, dims, network)
@@ -67,7 +67,7 @@ class Features:
             return cls()
         return cls(FEATURES, network, dims, _dimensions(dims))
 
-    def called(self, name: str, number: Number) -> str:
+    def rename(self, name: str, number: Number) -> str:
         """Return what a name of a number, its title or spread is for these features: ``FD`` in
         place of ``FID``.
         """
@@ -101,22 +101,22 @@ class Value:
 
     metric: str
     number: Number
-    features: Features = field(default_factory=Features)
+    features: FeatureSource = field(default_factory=FeatureSource)
 
     @property
     def key(self) -> str:
         """The key in the JSON, such as ``fid`` or ``kid_dinov2``."""
-        return self.named(self.number.name)
+        return self.key_for(self.number.name)
 
     @property
     def spread(self) -> str:
         """The key of the value after the ±, such as ``kid_std_dinov2``; empty if it has none."""
-        return self.number.spread and self.named(self.number.spread)
+        return self.number.spread and self.key_for(self.number.spread)
 
     @property
     def base(self) -> str:
         """The title without the features, such as ``FD`` or ``KID``."""
-        return self.features.called(self.number.title, self.number)
+        return self.features.rename(self.number.title, self.number)
 
     @property
     def qualifier(self) -> str:
@@ -135,8 +135,8 @@ class Value:
         """
         if not self.qualifier:
             return self.base
-        room = _LONGEST_TITLE - len(f"{self.base} ()")
-        return f"{self.base} ({legible(shorten(self.qualifier, room))})"
+        room = _MAX_TITLE - len(f"{self.base} ()")
+        return f"{self.base} ({escape_text(shorten(self.qualifier, room))})"
 
     @property
     def column(self) -> tuple[str, str, str]:
@@ -147,25 +147,35 @@ class Value:
         """
         return self.metric, self.number.name, self.title
 
-    def named(self, name: str) -> str:
+    def key_for(self, name: str) -> str:
         """Return the key of what the metric returns under this name: this number, its spread, or a
         further value.
         """
-        called = self.features.called(name, self.number)
+        called = self.features.rename(name, self.number)
         return called if self.number.inception else self.features.key(called)
 
 
-def key_of(values: Sequence[Value], name: str) -> str:
+def find_key(values: Sequence[Value], name: str) -> str:
     """Return the key of what a metric with these values returns under this name: one, a spread, or
     a further value.
     """
     for value in values:
         if name in (value.number.name, value.number.spread):
-            return value.named(name)
-    return values[0].named(name)
+            return value.key_for(name)
+    return values[0].key_for(name)
 
 
-def values_of(
+def find_distance(values: Iterable[Value]) -> Value | None:
+    """Return the Fréchet distance of the first network, see `Number.error_bars`; None if it was not
+    requested.
+    """
+    for value in values:
+        if value.number.error_bars and value.features.layer == FEATURES:
+            return value
+    return None
+
+
+def list_values(
     definitions: Mapping[str, Definition | None],
     settings: Settings,
     measured: bool,
@@ -183,67 +193,69 @@ def values_of(
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
     values = []
-    for asked in settings.chosen:
-        features = _features_of(asked, definitions.get(asked.layer), settings, measured, files)
-        numbers = asked.metric.numbers
-        if not asked.further:
-            numbers = (*numbers, *asked.metric.summary)
+    for requested in settings.selected_metrics:
+        features = _metric_features(
+            requested, definitions.get(requested.layer), settings, measured, files
+        )
+        numbers = requested.metric.numbers
+        if not requested.network_name:
+            numbers = (*numbers, *requested.metric.summary)
         for number in numbers:
-            titled = replace(number, title=features.called(number.title, number))
-            values.append(Value(asked.metric.name, titled, features))
+            titled = replace(number, title=features.rename(number.title, number))
+            values.append(Value(requested.metric.name, titled, features))
     return tuple(values)
 
 
-def _features_of(
-    asked: Requested,
+def _metric_features(
+    requested: RequestedMetric,
     definition: Definition | None,
     settings: Settings,
     measured: bool,
     files: Sequence[Statistics],
-) -> Features:
+) -> FeatureSource:
     """Return the features of a metric, which have this definition."""
-    layer = asked.layer
+    layer = requested.layer
     if layer == SPATIAL:
-        return Features(layer, dims=SPATIAL_DIMS)
+        return FeatureSource(layer, dims=SPATIAL_DIMS)
     if layer == PIXELS:
-        return Features(layer, PIXELS, 0)
+        return FeatureSource(layer, PIXELS, 0)
     stored = [file.layers[layer] for file in files if layer in file.layers]
     stated = [known for known in (definition, *(part.definition for part in stored)) if known]
     parts = stated or stored
     dims = parts[0].dims if parts else 0
-    own = asked.metric.network()
+    own = requested.metric.network()
     if own is not None:
-        usual = asked.metric.usual_network
+        usual = requested.metric.usual_network
         if all(known.extractor == usual for known in stated):
-            return Features(layer, usual or "its own network", dims)
-        name = _spelled(stated, own.extractor, measured)
+            return FeatureSource(layer, usual or "its own network", dims)
+        name = _spell_networks(stated, own.extractor, measured)
         # A layer of Inception is named by its dimensions as well.
         is_layer = name == _NETWORK and dims != max(INCEPTION_DIMS)
-        return Features(layer, name, dims, f"{name} {dims}" if is_layer else name)
-    if asked.further:
-        return Features(layer, asked.further, dims, asked.further)
+        return FeatureSource(layer, name, dims, f"{name} {dims}" if is_layer else name)
+    if requested.network_name:
+        return FeatureSource(layer, requested.network_name, dims, requested.network_name)
     dims = dims or max(INCEPTION_DIMS)
     network = ""
     if stated:
-        network = _spelled(stated, settings.network.extractor, measured)
+        network = _spell_networks(stated, settings.network.extractor, measured)
     elif (
         settings.network.extractor == _NETWORK
         and dims in INCEPTION_DIMS
         and all(file.mu.min() >= 0 for file in files)
     ):
         network = _NETWORK
-    return Features.of_network(network, dims)
+    return FeatureSource.from_network(network, dims)
 
 
-def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:
+def _spell_networks(definitions: Sequence[Definition], requested: str, measured: bool) -> str:
     """Return the networks of these definitions, each once."""
     networks = list(dict.fromkeys(definition.network for definition in definitions))
     names = []
     for network in networks:
         # The definition of a network in a user's file has the file's name without its folder.
         is_measured = measured and network == networks[0] != INCEPTION
-        if is_measured or NetworkChoice(asked).made(network):
-            names.append(asked)
+        if is_measured or NetworkChoice(requested).made(network):
+            names.append(requested)
         else:
-            names.append(_USUAL.get(network, network))
+            names.append(_DEFAULT_NAMES.get(network, network))
     return " against ".join(names)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError
-from fidtool.features.choice import MODEL_FAMILIES, NetworkChoice, networks_of
+from fidtool.features.choice import MODEL_FAMILIES, NetworkChoice, parse_networks
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.references.catalogue import find_reference
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.settings.presets import PRESETS, find_preset
-from fidtool.system.json_fields import fields_of
+from fidtool.system.json_fields import to_json_fields
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
 # Formats that lose nothing and formats that do, by Pillow's names; others can be either.
@@ -24,7 +24,7 @@ _LOSSY = frozenset({"JPEG", "MPO", "AVIF", "GIF"})
 
 
 @dataclass(frozen=True)
-class Item:
+class VerdictItem:
     """One requirement of a comparable value: met, missed or not known; ``source`` is where
     ``expected`` is from.
     """
@@ -44,20 +44,20 @@ class Verdict:
 
     fake: str
     preset: str
-    items: tuple[Item, ...]
+    items: tuple[VerdictItem, ...]
 
     DERIVED = ("comparable",)
 
-    def named(self, verdict: str) -> list[str]:
+    def names_with(self, verdict: str) -> list[str]:
         """Return the names of the items with this verdict."""
         return [item.name for item in self.items if item.verdict == verdict]
 
     @property
     def comparable(self) -> bool | None:
         """Whether all requirements are met; None if none is missed, but some are unknown."""
-        if self.named(NO):
+        if self.names_with(NO):
             return False
-        return None if self.named(NOT_KNOWN) else True
+        return None if self.names_with(NOT_KNOWN) else True
 
     @property
     def outcome(self) -> str:
@@ -76,12 +76,12 @@ class Verdict:
             if item.verdict == NO
         ]
         line = f"{self.outcome}: {'; '.join(missed)}" if missed else self.outcome
-        unknown = self.named(NOT_KNOWN)
+        unknown = self.names_with(NOT_KNOWN)
         return f"{line}; not known: {', '.join(unknown)}" if unknown else line
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as in the JSON of ``fidtool verify``."""
-        return fields_of(self)
+        return to_json_fields(self)
 
 
 def verify(
@@ -115,7 +115,7 @@ class _Requirements:
         self.result = result
         self.real = result.real
         self.fake = result.fake
-        self.items: list[Item] = []
+        self.items: list[VerdictItem] = []
         # The reference that is REAL.
         self.published = find_reference(self.real.reference)[0] if self.real.reference else None
         name = preset or evaluation.run.config.get("preset")
@@ -129,15 +129,15 @@ class _Requirements:
         # Protocols of the preset's networks besides Inception.
         self.further = {
             network.full: network.protocol
-            for network in networks_of(self.preset.settings.get("extractor", "inception"))
+            for network in parse_networks(self.preset.settings.get("extractor", "inception"))
             if network.family in MODEL_FAMILIES
         }
 
     def verdict(self) -> Verdict:
-        self._images_of_fake()
-        self._images_of_real()
-        self._network()
-        self._further_networks()
+        self._check_fake_count()
+        self._check_real_count()
+        self._check_network()
+        self._check_other_networks()
         self._settings()
         self._reference()
         self._crop()
@@ -154,9 +154,9 @@ class _Requirements:
         """
         verdict = {True: YES, False: NO, None: NOT_KNOWN}[met]
         source = source or self.preset.source
-        self.items.append(Item(name, verdict, _text(found), _text(expected), source))
+        self.items.append(VerdictItem(name, verdict, _text(found), _text(expected), source))
 
-    def _equal(
+    def _add_equal(
         self, name: str, found: object, expected: object, source: str = "", doubt: str = ""
     ) -> None:
         """Add an item that is met by what is expected, unless there is a doubt about it."""
@@ -166,7 +166,7 @@ class _Requirements:
             found = f"{found}; {doubt}"
         self._add(name, met, found, expected, source)
 
-    def _images_of_fake(self) -> None:
+    def _check_fake_count(self) -> None:
         stated = self.published or self.preset
         if stated.fakes is None:
             expected = "the number in the paper"
@@ -176,15 +176,15 @@ class _Requirements:
         if count is None:
             # A file with statistics and images does not state of how many its statistics are.
             count = self.fake.with_features
-        self._equal("images of FAKE", count, stated.fakes, stated.source)
+        self._add_equal("images of FAKE", count, stated.fakes, stated.source)
 
-    def _images_of_real(self) -> None:
+    def _check_real_count(self) -> None:
         """Number of images of REAL, and of REAL for precision and recall if these were computed."""
         count = self.real.count
         if self.published is not None and self.published.real_images is not None:
             expected = self.published.real_images
             found = expected if count is None else count
-            self._equal("images of REAL", found, expected, self.published.source)
+            self._add_equal("images of REAL", found, expected, self.published.source)
         else:
             whole = "all images of the data set"
             if self.preset.prefix:
@@ -198,9 +198,9 @@ class _Requirements:
         with_features = self.preset.images_with_features
         if with_features is not None and PRDC.name in self.evaluation.settings:
             name = "images of REAL for precision and recall"
-            self._equal(name, self.real.with_features, with_features)
+            self._add_equal(name, self.real.with_features, with_features)
 
-    def _network(self) -> None:
+    def _check_network(self) -> None:
         unstated = [role for role, used in self._sets().items() if not used.stated]
         doubt = f"not stated for {' and '.join(unstated)}" if unstated else ""
         definition = self.evaluation.definition
@@ -213,12 +213,12 @@ class _Requirements:
             if definition.extractor in self.further:
                 expected = network
                 expected_protocol = self.further[definition.extractor]
-        self._equal("network", network, expected, "the definition of the FID", doubt)
+        self._add_equal("network", network, expected, "the definition of the FID", doubt)
         if self.evaluation.run.config.get("allow_mismatch"):
             doubt = "a mismatch was allowed"
-        self._equal("protocol", protocol, expected_protocol, doubt=doubt)
+        self._add_equal("protocol", protocol, expected_protocol, doubt=doubt)
 
-    def _further_networks(self) -> None:
+    def _check_other_networks(self) -> None:
         names = {value.features.layer: value.features.network for value in self.result.values}
         for layer, definition in self.evaluation.definitions.items():
             if layer == FEATURES:
@@ -230,7 +230,7 @@ class _Requirements:
                 protocol = definition.protocol_name
             for network, expected in self.further.items():
                 if expected and (network == extractor or choice.made(network)):
-                    self._equal(f"protocol of {network}", protocol, expected)
+                    self._add_equal(f"protocol of {network}", protocol, expected)
 
     def _sets(self) -> dict[str, SetResult]:
         return {"REAL": self.real, "FAKE": self.fake}
@@ -249,7 +249,7 @@ class _Requirements:
                     found.append(f"{key} {computed[metric.name].get(setting.name)}")
                     expected.append(f"{key} {value}")
         if expected:
-            self._equal("settings of metrics", ", ".join(found), ", ".join(expected))
+            self._add_equal("settings of metrics", ", ".join(found), ", ".join(expected))
         for name, settings in computed.items():
             if name in BUILT_IN:
                 for required in BUILT_IN[name].requirements(settings, self.result.metrics):
@@ -274,7 +274,7 @@ class _Requirements:
             self._add(name, crop is None, found, "as published", self.published.source)
             return
         usual = self.preset.crop
-        side = _side_of(self.fake)
+        side = _common_side(self.fake)
         expected = f"{usual}:{side or 'SIZE'}" if usual else "that of the paper"
         met = None
         if crop is not None:
@@ -293,7 +293,7 @@ class _Requirements:
         if self.published is not None and self.published.shape is not None:
             height, width = self.published.shape
             found = None if self.fake.sizes is None else ", ".join(self.fake.sizes)
-            self._equal("size of FAKE", found, f"{width}x{height}", self.published.source)
+            self._add_equal("size of FAKE", found, f"{width}x{height}", self.published.source)
 
     def _format(self) -> None:
         formats = self.fake.formats or {}
@@ -318,7 +318,7 @@ class _Requirements:
         )
 
 
-def _side_of(image_set: SetResult) -> int | None:
+def _common_side(image_set: SetResult) -> int | None:
     """Return the side of the images of a set if they are squares of one size."""
     sizes = [*(image_set.sizes or ())]
     if len(sizes) != 1:

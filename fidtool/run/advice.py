@@ -14,10 +14,10 @@ _TF32_SHARE = 0.3
 _FIRST_WITH_TF32 = (8, 0)
 # Seconds of the network from which on the advice is worth a line: TF32 saves most of a minute
 # then. Who waits for less hardly gains by a precision that is not the reference's.
-_LONG = 60.0
+_MIN_SECONDS = 60.0
 
 
-def advice_on_precision(
+def suggest_precision(
     capability: tuple[int, int] | None,
     precision: str,
     networks: Collection[str],
@@ -40,7 +40,7 @@ def advice_on_precision(
     # The host does not see how long a GPU works, only that it waits for pixels or for the GPU.
     network = seconds.get("extract", 0.0) - extraction.get("decode", 0.0)
     total = seconds["total"]
-    if network < _LONG or network < total / 2:
+    if network < _MIN_SECONDS or network < total / 2:
         return ""
     less = total - (1 - _TF32_SHARE) * network
     saving = (

@@ -8,25 +8,27 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fidtool.errors import InputError, about, option
+from fidtool.errors import InputError, option, prefix_errors
 from fidtool.names import format_count
-from fidtool.run.sets import FAKE, Content, SetPlan
+from fidtool.run.sets import FAKE, SetContent, SetPlan
 from fidtool.settings.settings import Settings
-from fidtool.sources.image_set import Numbered, check_numbers
+from fidtool.sources.image_set import Numbered, check_name_order
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 
 _COLUMNS = ("caption", "text", "prompt", "captions", "description")
 
 
-@about(setting="captions")
-def with_captions(
-    contents: Mapping[SetPlan, Content], settings: Settings
-) -> dict[SetPlan, Content]:
+@prefix_errors(setting="captions")
+def add_captions(
+    contents: Mapping[SetPlan, SetContent], settings: Settings
+) -> dict[SetPlan, SetContent]:
     """Return what the sets hold, with the captions of the FAKEs if a metric needs them. An
     InputError if some lack.
     """
-    metrics = [asked.metric for asked in settings.chosen if asked.metric.captions]
+    metrics = [
+        requested.metric for requested in settings.selected_metrics if requested.metric.captions
+    ]
     given = settings.captions
     if not metrics:
         return dict(contents)
@@ -40,16 +42,16 @@ def with_captions(
     else:
         texts = read_texts(f"{given}", "captions", "caption", _COLUMNS)
     captioned = {}
-    for planned, content in contents.items():
-        if FAKE in planned.roles:
-            content = content._replace(captions=_find_captions(planned, content, texts))
-        captioned[planned] = content
+    for set_plan, content in contents.items():
+        if FAKE in set_plan.roles:
+            content = content._replace(captions=_find_captions(set_plan, content, texts))
+        captioned[set_plan] = content
     return captioned
 
 
-def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
+def _find_captions(set_plan: SetPlan, content: SetContent, texts: Texts) -> dict[int, str]:
     """The captions by the numbers of the images in stored order."""
-    path = planned.path
+    path = set_plan.path
     images = content.images
     setting = option("captions", texts.place or None)
     if images is None:
@@ -60,23 +62,25 @@ def _find_captions(planned: SetPlan, content: Content, texts: Texts) -> dict[int
             raise InputError(
                 f"{setting} is for images with paths, which {path} does not have:", remedy
             )
-        count = planned.sampling.num or len(texts.listed)
-        captions = texts.of(path, path, Numbered(count), range(count), count)
+        count = set_plan.sampling.num or len(texts.listed)
+        captions = texts.for_images(path, path, Numbered(count), range(count), count)
         return dict(enumerate(captions or ()))
     positions = images.order
     if images.lines is not None:  # of a list of paths, the order is that of its lines
         positions = np.argsort(np.argsort(images.lines))[positions]
     elif texts.listed:
         problem = f"{setting} has no paths"
-        check_numbers(problem, path, images.stored, "add a column path")
+        check_name_order(problem, path, images.stored, "add a column path")
     names = [images.stored[number] for number in images.order]
-    captions = texts.of(path, images.prefix, names, positions, len(images.stored))
+    captions = texts.for_images(path, images.prefix, names, positions, len(images.stored))
     if captions is None:
         raise InputError(f"{setting} names no image of {path}, such as {images.file(0)}")
     return dict(zip(images.order.tolist(), captions, strict=True))
 
 
-def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> Sequence[str] | None:
+def order_captions(
+    set_plan: SetPlan, content: SetContent, statistics: Statistics
+) -> Sequence[str] | None:
     """Return the captions in the order of the features; None without features. An InputError if
     the numbers differ.
     """
@@ -84,9 +88,9 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
         return None
     captions = content.captions
     images = len(statistics.order) + len(statistics.skipped)
-    if planned.holds == "stream" and images != len(captions):
+    if set_plan.holds == "stream" and images != len(captions):
         raise InputError(
             f"{option('captions')} has {format_count(len(captions), 'caption')}, but "
-            f"{planned.path} has {format_count(images, 'image')}"
+            f"{set_plan.path} has {format_count(images, 'image')}"
         )
     return [captions[number] for number in statistics.order.tolist()]

@@ -12,11 +12,11 @@ from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.records import ImageRecords
 from fidtool.run.context import RunContext, open_run
 from fidtool.run.extract import Extraction
-from fidtool.run.opening import check_paths, open_set, spell_once
-from fidtool.run.sets import IMAGES, Content, RequestedSet, name_sets
+from fidtool.run.opening import check_paths, merge_spellings, open_set
+from fidtool.run.sets import IMAGES, RequestedSet, SetContent, name_sets
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
-from fidtool.sources.kinds import PassedOver
+from fidtool.sources.kinds import IgnoredFiles
 from fidtool.sources.listing import missing_error
 from fidtool.statistics.accumulator import RECORDS
 from fidtool.statistics.set_statistics import Statistics
@@ -37,27 +37,27 @@ def check_sets(
     requests = name_sets(*sources)
     with open_run(requests, settings, console) as run:
         run.world.on_rank_zero(lambda: _refuse_same(requests))
-        read = [_read(run, request, settings) for request in requests]
+        read = [_read_records(run, request, settings) for request in requests]
 
         def make_checkup() -> Checkup:
             inspections = [
-                inspect_set(request.path, *found)
-                for request, found in zip(requests, read, strict=True)
+                inspect_set(request.path, *facts)
+                for request, facts in zip(requests, read, strict=True)
             ]
             fake = inspections[0]
             assert fake is not None
             real = inspections[1] if len(inspections) > 1 else None
-            diagnosis = diagnose(real, fake, shown=run.console.shown)
-            health = describe_set(fake, diagnosis.about("fake"))
-            usual = None if real is None else describe_set(real, diagnosis.about("real"))
-            return Checkup(health, usual, diagnosis.about("pair"), strict)
+            diagnosis = diagnose(real, fake, shown=run.console.render)
+            health = describe_set(fake, diagnosis.findings_for("fake"))
+            usual = None if real is None else describe_set(real, diagnosis.findings_for("real"))
+            return Checkup(health, usual, diagnosis.findings_for("pair"), strict)
 
         return run.world.on_rank_zero(make_checkup)
 
 
 def _refuse_same(requests: Sequence[RequestedSet]) -> None:
-    check_paths([request.path for request in requests if request.given is None])
-    once, _ = spell_once(requests)
+    check_paths([request.path for request in requests if request.data is None])
+    once, _ = merge_spellings(requests)
     if len(once) > 1 and once[0] is once[1]:
         raise InputError(
             f"{requests[0].path} and {requests[1].path} are the same:",
@@ -65,18 +65,18 @@ def _refuse_same(requests: Sequence[RequestedSet]) -> None:
         )
 
 
-def _read(
+def _read_records(
     run: RunContext, request: RequestedSet, settings: Settings
-) -> tuple[ImageRecords | None, PassedOver | None, Sequence[BadFile]]:
+) -> tuple[ImageRecords | None, IgnoredFiles | None, Sequence[BadFile]]:
     """Return the records of a set, what its source passes over and the files that cannot be read.
     A collective.
     """
     world = run.world
-    content = world.only_on_rank_zero(lambda: _open(run, request, settings)) or Content()
+    content = world.only_on_rank_zero(lambda: _open_set(run, request, settings)) or SetContent()
     # A statistics file has records, but no images to decode.
     if not world.broadcast(content.images is not None):
         return None if content.file is None else content.file.pictures, None, ()
-    given = request.given
+    given = request.data
     assert not isinstance(given, Statistics)
     images = broadcast_images(world, content.images, given, settings.floats, settings.timeout)
     workers = settings.num_workers
@@ -96,11 +96,11 @@ def _read(
     )
     sums = extraction.run(0, images)
     with world.together():
-        records = ImageRecords.of(images.without(sums.skipped), sums.rows()[RECORDS])
+        records = ImageRecords.from_images(images.drop_skipped(sums.skipped), sums.rows()[RECORDS])
         return records, images.passed_over, sums.skipped
 
 
-def _open(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
+def _open_set(run: RunContext, request: RequestedSet, settings: Settings) -> SetContent:
     content = open_set(request, settings, IMAGES, run.console.say)
     if content.warning:
         run.console.warn(str(content.warning))
@@ -114,7 +114,7 @@ def _open(run: RunContext, request: RequestedSet, settings: Settings) -> Content
                 f"{request.path} has no records of its images:", "pass the images instead"
             )
         return content
-    missing = content.images.missing()
+    missing = content.images.missing_lines()
     if len(missing) == len(content.images):
         raise missing_error(request.path, missing)
     return content._replace(images=content.images.draw(settings.sampling()))

@@ -13,19 +13,21 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.balance import balance_warnings
 from fidtool.distances.error_bars import error_bars, fewest_images, interval
-from fidtool.distances.sampling_bias import perfect_distance
+from fidtool.distances.sampling_bias import expected_distance
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.registry import Requested
+from fidtool.metrics.registry import RequestedMetric
 from fidtool.names import shorten
 from fidtool.result.explanations import Classes, ClassResult, Interval
-from fidtool.run.compute import Computed, MetricRunner
+from fidtool.run.compute import ComputedValues, MetricRunner
 from fidtool.run.groups import Groups
 from fidtool.run.plan import Plan
 from fidtool.run.sets import SetPlan
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics
 
 
-def _restrict(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner) -> MeasuredSet:
+def _select_rows(
+    measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner
+) -> MeasuredSet:
     """Return some images of a set with mean and covariance of their features on rank zero. A
     collective.
     """
@@ -34,7 +36,7 @@ def _restrict(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunn
     def compute_statistics() -> Statistics:
         layers = {}
         for layer, vectors in features.items():
-            gaussian = runner.features(layer).gaussian(vectors, np.arange(len(rows)))
+            gaussian = runner.feature_settings(layer).gaussian(vectors, np.arange(len(rows)))
             layers[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
         order = measured.statistics.order
         return Statistics(layers, len(rows), order=None if order is None else order[rows])
@@ -43,20 +45,20 @@ def _restrict(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunn
     return MeasuredSet(measured.path, statistics or Statistics({}), features)
 
 
-def values_of_classes(
+def compute_classes(
     groups: Groups,
-    metrics: Sequence[Requested],
+    metrics: Sequence[RequestedMetric],
     real: MeasuredSet,
     fake: MeasuredSet,
-    planned: SetPlan,
-    computed: Computed,
+    set_plan: SetPlan,
+    computed: ComputedValues,
     runner: MetricRunner,
 ) -> list[ClassResult]:
     """Return each class with the values and error bars that its images suffice for, if requested.
     A collective.
 
     Args:
-        planned: the plan of the FAKE.
+        set_plan: the plan of the FAKE.
         computed: its values. A class has the mean of those of its single images.
         runner: computes the metrics.
     """
@@ -68,7 +70,11 @@ def values_of_classes(
             ClassResult(name, len(rows_of_real), len(rows_of_fake))
             for name, (rows_of_real, rows_of_fake) in groups.items()
         ]
-    of_sets = [asked for asked in metrics if plan.values_of(asked)[0].key not in computed.of_images]
+    of_sets = [
+        requested
+        for requested in metrics
+        if plan.metric_values(requested)[0].key not in computed.of_images
+    ]
     distance = plan.distance if settings.uncertainty else None
     total = sum(len(rows) for _, rows in groups.values())
     results = []
@@ -83,11 +89,15 @@ def values_of_classes(
                     numbers[key] = math.fsum(values[rows_of_fake]) / images
             possible = []
             if fewest > 1:
-                possible = [asked for asked in of_sets if settings.too_few(asked, fewest) is None]
+                possible = [
+                    requested
+                    for requested in of_sets
+                    if settings.too_few_error(requested, fewest) is None
+                ]
             if possible:
-                part_of_real = _restrict(real, rows_of_real, runner)
-                part = _restrict(fake, rows_of_fake, runner)
-                numbers |= runner.compute(possible, part_of_real, part, planned).numbers
+                part_of_real = _select_rows(real, rows_of_real, runner)
+                part = _select_rows(fake, rows_of_fake, runner)
+                numbers |= runner.compute(possible, part_of_real, part, set_plan).numbers
                 if distance and images >= fewest_images(distance.features.dims):
                     corrected = run.world.on_rank_zero(
                         partial(_correct_distance, part_of_real, part, runner)
@@ -99,11 +109,13 @@ def values_of_classes(
 
 def _correct_distance(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner) -> Interval:
     """The bias-corrected Fréchet distance of a class. On rank zero."""
-    parts, _ = error_bars(real.gaussian(), fake.features[FEATURES], runner.features(FEATURES))
+    parts, _ = error_bars(
+        real.gaussian(), fake.features[FEATURES], runner.feature_settings(FEATURES)
+    )
     return Interval(*interval(parts))
 
 
-def classes_of(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
+def summarize_classes(results: Sequence[ClassResult], plan: Plan) -> Classes | None:
     """Return all classes with mean and worst of each value; None if they are neither requested nor
     common to both.
     """
@@ -137,15 +149,15 @@ def class_warnings(
     lines = []
     kind = classes.kind
     keys = {value.key for value in plan.values if value.key in names}
-    lacking = []
+    missing = []
     if plan.settings.grouped_by:
         for result in classes.classes:
             if not keys <= result.metrics.keys():
-                lacking.append(f"{result.name} ({result.real} in REAL, {result.fake} in FAKE)")
-    if lacking:
+                missing.append(f"{result.name} ({result.real} in REAL, {result.fake} in FAKE)")
+    if missing:
         lines.append(
-            f"too few images for all values of a {kind} in {len(lacking)} of them: "
-            f"{shorten(', '.join(lacking))}"
+            f"too few images for all values of a {kind} in {len(missing)} of them: "
+            f"{shorten(', '.join(missing))}"
         )
     elif kind == "class":
         counts = {result.name: (result.real, result.fake) for result in classes.classes}
@@ -155,16 +167,16 @@ def class_warnings(
         return lines
     rated = [result for result in classes.classes if distance.key in result.metrics]
     fewest = fewest_images(distance.features.dims)
-    least = min(rated, key=_fewer, default=None)
-    if least is None or _fewer(least) >= fewest:
+    least = min(rated, key=_smaller_count, default=None)
+    if least is None or _smaller_count(least) >= fewest:
         return lines
-    about = perfect_distance(real.gaussian(), least.fake, least.real)
+    about = expected_distance(real.gaussian(), least.fake, least.real)
     lines.append(
         f"the Fréchet distance of a {kind} of as few as {least.real} real and {least.fake} "
         f"generated images ({least.name}) is too high: a perfect generator of all of REAL would "
         f"have about {about:.3g}; compare it only with that of equal numbers of images"
     )
-    if max(map(_fewer, rated)) > 2 * _fewer(least):
+    if max(map(_smaller_count, rated)) > 2 * _smaller_count(least):
         total = math.fsum(result.fake * result.metrics[distance.key] for result in rated)
         weighted = total / sum(result.fake for result in rated)
         lines.append(
@@ -175,5 +187,5 @@ def class_warnings(
     return lines
 
 
-def _fewer(result: ClassResult) -> int:
+def _smaller_count(result: ClassResult) -> int:
     return min(result.real, result.fake)

@@ -22,15 +22,21 @@ from fidtool.errors import ResultWarning, worst_first
 from fidtool.features.protocol import FEATURES
 from fidtool.result.evaluation import Comparison, SkippedFile
 from fidtool.result.explanations import Classes, Influence, NotComputed, Uncertainty
-from fidtool.run.classes import class_warnings, classes_of, values_of_classes
-from fidtool.run.compute import Computed, MetricRunner
-from fidtool.run.explain import Inspections, exhibit_of, influence_of, set_result, uncertainty_of
-from fidtool.run.groups import rows_of_groups
+from fidtool.run.classes import class_warnings, compute_classes, summarize_classes
+from fidtool.run.compute import ComputedValues, MetricRunner
+from fidtool.run.explain import (
+    Inspections,
+    build_exhibit,
+    build_set_result,
+    estimate_influence,
+    estimate_uncertainty,
+)
+from fidtool.run.groups import group_rows
 from fidtool.run.heldout import HeldoutComparer
-from fidtool.run.opening import check_number
-from fidtool.run.pairs import image_values, worst_pairs
-from fidtool.run.plan import omissions
-from fidtool.run.sets import Content, SetPlan
+from fidtool.run.opening import check_image_count
+from fidtool.run.pairs import find_worst_pairs, image_values
+from fidtool.run.plan import find_omissions
+from fidtool.run.sets import SetContent, SetPlan
 from fidtool.statistics.set_statistics import MeasuredSet
 
 
@@ -55,19 +61,21 @@ class Comparer:
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     real: SetInspection | None = None
 
-    def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
+    def compare(self, real: MeasuredSet, fake: MeasuredSet, set_plan: SetPlan) -> Comparison:
         """Return the comparison. A collective."""
         runner = self.runner
         plan = runner.plan
         world = runner.run.world
         content_of_real = runner.contents[plan.sets[0]]
-        content_of_fake = runner.contents[planned]
-        possible = world.on_rank_zero(lambda: self._find_possible(real, fake, planned))
-        metrics = [asked for asked in plan.settings.chosen if asked.name in possible]
-        computed = runner.compute(metrics, real, fake, planned)
+        content_of_fake = runner.contents[set_plan]
+        possible = world.on_rank_zero(lambda: self._find_possible(real, fake, set_plan))
+        metrics = [
+            requested for requested in plan.settings.selected_metrics if requested.name in possible
+        ]
+        computed = runner.compute(metrics, real, fake, set_plan)
         sets = (content_of_real, real.statistics), (content_of_fake, fake.statistics)
-        groups = world.on_rank_zero(lambda: rows_of_groups(sets, plan.settings.seed))
-        classes = values_of_classes(groups, metrics, real, fake, planned, computed, runner)
+        groups = world.on_rank_zero(lambda: group_rows(sets, plan.settings.seed))
+        classes = compute_classes(groups, metrics, real, fake, set_plan, computed, runner)
         heldout = None if self.heldout is None else self.heldout.compare(real, fake)
         builder = _ComparisonBuilder(
             self,
@@ -76,30 +84,30 @@ class Comparer:
             content_of_real,
             content_of_fake,
             computed,
-            classes_of(classes, plan),
+            summarize_classes(classes, plan),
         )
         return world.on_rank_zero(lambda: replace(builder.build(), heldout=heldout))
 
-    def _find_possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> set[str]:
+    def _find_possible(self, real: MeasuredSet, fake: MeasuredSet, set_plan: SetPlan) -> set[str]:
         """The names of the metrics for which the sets have enough images, now that all have been
         counted.
         """
         plan = self.runner.plan
         settings = plan.settings
-        if planned.holds == "stream":
+        if set_plan.holds == "stream":
             statistics = fake.statistics
             count = (statistics.count or 0) + len(statistics.skipped)
-            check_number(settings.expect, planned.path, count)
+            check_image_count(settings.expect, set_plan.path, count)
         sizes = [
             replace(own, count=len(next(iter(measured.features.values()), ())))
-            for own, measured in ((plan.sets[0], real), (planned, fake))
+            for own, measured in ((plan.sets[0], real), (set_plan, fake))
         ]
-        names = {asked.name for asked in settings.chosen}
-        for lacking, line in omissions(settings.chosen, settings, *sizes):
-            self.left_out.append(lacking)
+        names = {requested.name for requested in settings.selected_metrics}
+        for missing, line in find_omissions(settings.selected_metrics, settings, *sizes):
+            self.left_out.append(missing)
             self.notes.append(line)
             self.runner.run.console.say(line, warns=True)
-            names.remove(lacking.metric)
+            names.remove(missing.metric)
         return names
 
 
@@ -114,9 +122,9 @@ class _ComparisonBuilder:
     comparer: Comparer
     real: MeasuredSet
     fake: MeasuredSet
-    content_of_real: Content
-    content_of_fake: Content
-    computed: Computed
+    content_of_real: SetContent
+    content_of_fake: SetContent
+    computed: ComputedValues
     classes: Classes | None
     warnings: list[ResultWarning] = field(default_factory=list)
 
@@ -137,7 +145,7 @@ class _ComparisonBuilder:
                 fake,
                 self.computed.of_images,
             )
-        self.warnings += self._warnings_about_sets()
+        self.warnings += self._set_warnings()
         self.warnings += self.computed.warnings
         diagnosis = None
         inspections: Inspections = (None, None)
@@ -154,17 +162,19 @@ class _ComparisonBuilder:
         exhibit = None
         if self.plan.settings.report is not None:
             with self.run.clock("exhibits"):
-                exhibit = exhibit_of(real, fake, inspections, self.run.device.torch_device)
+                exhibit = build_exhibit(real, fake, inspections, self.run.device.torch_device)
             if of_images is not None:
-                exhibit = replace(exhibit, worst_pairs=worst_pairs(of_images, self.plan.values))
-        shown = self.run.console.shown
+                exhibit = replace(
+                    exhibit, worst_pairs=find_worst_pairs(of_images, self.plan.values)
+                )
+        shown = self.run.console.render
         return Comparison(
-            real=set_result(real, self.content_of_real),
-            fake=set_result(fake, self.content_of_fake),
+            real=build_set_result(real, self.content_of_real),
+            fake=build_set_result(fake, self.content_of_fake),
             metrics=self.computed.numbers,
             known=self.plan.values,
             warnings=tuple(worst_first(warning.shown(shown) for warning in self.warnings)),
-            skipped=tuple(self._skipped()),
+            skipped=tuple(self._list_skipped()),
             diagnosis=diagnosis,
             uncertainties=uncertainties,
             influence=influence,
@@ -173,7 +183,7 @@ class _ComparisonBuilder:
             classes=self.classes,
         )
 
-    def _warnings_about_sets(self) -> Iterator[ResultWarning]:
+    def _set_warnings(self) -> Iterator[ResultWarning]:
         real = self.real
         fake = self.fake
         of_real = real.statistics
@@ -187,7 +197,11 @@ class _ComparisonBuilder:
         if fake.path == real.path and of_fake.framing == of_real.framing:
             text = f"{fake.path} is the same set as REAL: the values say nothing about a generator"
             yield ResultWarning("", text, "high")
-        layers = {asked.layer: None for asked in self.plan.settings.chosen if asked.metric.frechet}
+        layers = {
+            requested.layer: None
+            for requested in self.plan.settings.selected_metrics
+            if requested.metric.frechet
+        }
         yield from set_warnings({names[0]: of_real, names[1]: of_fake}, layers)
         larger = self.content_of_real
         if (of_fake.count or 0) > (of_real.count or 0):
@@ -207,7 +221,7 @@ class _ComparisonBuilder:
             *inspections,
             self.plan.settings.max_duplicates,
             bool(self.fake.pairs),
-            self.run.console.shown,
+            self.run.console.render,
         )
         self.warnings += diagnosis.lines
         return diagnosis
@@ -221,9 +235,9 @@ class _ComparisonBuilder:
             if not value.number.error_bars:
                 continue
             layer = value.features.layer
-            features = self.runner.features(layer)
+            features = self.runner.feature_settings(layer)
             with self.run.clock("uncertainty"):
-                uncertainty, parts = uncertainty_of(
+                uncertainty, parts = estimate_uncertainty(
                     self.real, self.fake, diagnosis, features, layer
                 )
             uncertainties[value.key] = uncertainty
@@ -247,21 +261,21 @@ class _ComparisonBuilder:
             return None
         number = numbers[distance.key]
         with self.run.clock("influence"):
-            features = self.runner.features(FEATURES)
-            return influence_of(self.real, self.fake, number, distance.title, features)
+            features = self.runner.feature_settings(FEATURES)
+            return estimate_influence(self.real, self.fake, number, distance.title, features)
 
-    def _skipped(self) -> Iterator[SkippedFile]:
+    def _list_skipped(self) -> Iterator[SkippedFile]:
         sets = [self.real]
         if self.fake is not self.real:
             sets.append(self.fake)
         if self.comparer.heldout is not None:
             sets.append(self.comparer.heldout.heldout)
         for measured in sets:
-            for bad in measured.statistics.skipped:
-                yield SkippedFile(measured.path, bad.file, bad.reason)
+            for bad_file in measured.statistics.skipped:
+                yield SkippedFile(measured.path, bad_file.file, bad_file.reason)
 
 
-def _inspect_set(measured: MeasuredSet, content: Content) -> SetInspection | None:
+def _inspect_set(measured: MeasuredSet, content: SetContent) -> SetInspection | None:
     statistics = measured.statistics
     passed_over = None if content.images is None else content.images.passed_over
     return inspect_set(measured.path, statistics.pictures, passed_over, statistics.skipped)

@@ -20,25 +20,25 @@ from fidtool.errors import (
     ProgramError,
     ResultWarning,
     RunError,
-    brief,
-    in_short,
-    on_every_rank,
+    mark_agreed,
+    short_repr,
+    summarize_error,
 )
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.metrics.metric import Metric, MetricContext, feature_set
-from fidtool.metrics.registry import BUILT_IN, Requested
-from fidtool.result.values import key_of
-from fidtool.run.captions import captions_of
+from fidtool.metrics.registry import BUILT_IN, RequestedMetric
+from fidtool.result.values import find_key
+from fidtool.run.captions import order_captions
 from fidtool.run.context import RunContext
 from fidtool.run.plan import Plan
-from fidtool.run.sets import Content, SetPlan
+from fidtool.run.sets import SetContent, SetPlan
 from fidtool.statistics.set_statistics import MeasuredSet
 
 T = TypeVar("T")
 
 
 @dataclass
-class Computed:
+class ComputedValues:
     """What the metrics say about a FAKE.
 
     Attributes:
@@ -64,80 +64,88 @@ class MetricRunner:
 
     run: RunContext
     plan: Plan
-    contents: Mapping[SetPlan, Content]
+    contents: Mapping[SetPlan, SetContent]
     weights: Weights | None
     recorded: dict[str, dict[str, Any]]
 
-    def features(self, layer: str) -> FeatureSettings:
+    def feature_settings(self, layer: str) -> FeatureSettings:
         """Return how the features of a layer are summed."""
         return feature_settings(
             self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world
         )
 
     def compute(
-        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
-    ) -> Computed:
-        """Return the values of metrics; ``planned`` is the plan of the FAKE. A collective."""
-        computed = Computed()
+        self,
+        metrics: Sequence[RequestedMetric],
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        set_plan: SetPlan,
+    ) -> ComputedValues:
+        """Return the values of metrics; ``set_plan`` is the plan of the FAKE. A collective."""
+        computed = ComputedValues()
         of_networks = defaultdict[str, dict[str, dict[str, float]]](dict)
-        for asked in metrics:
-            values = self._compute_metric(asked, real, fake, planned, computed)
-            computed.numbers |= self._by_key(asked, values)
-            network = self.plan.settings.network_of(asked.layer).extractor
-            of_networks[asked.metric.name].setdefault(network, values)
-        for asked in metrics:
-            if not asked.further:
-                summary = asked.metric.summarize(of_networks[asked.metric.name])
-                computed.numbers |= self._by_key(asked, _check_values(asked.metric, summary))
+        for requested in metrics:
+            values = self._compute_metric(requested, real, fake, set_plan, computed)
+            computed.numbers |= self._rename_keys(requested, values)
+            network = self.plan.settings.layer_network(requested.layer).extractor
+            of_networks[requested.metric.name].setdefault(network, values)
+        for requested in metrics:
+            if not requested.network_name:
+                summary = requested.metric.summarize(of_networks[requested.metric.name])
+                computed.numbers |= self._rename_keys(
+                    requested, _check_values(requested.metric, summary)
+                )
         return computed
 
-    def _by_key(self, asked: Requested, returned: Mapping[str, T]) -> dict[str, T]:
+    def _rename_keys(self, requested: RequestedMetric, returned: Mapping[str, T]) -> dict[str, T]:
         """What a metric returned by the names of values, by their keys."""
-        values = self.plan.values_of(asked)
-        return {key_of(values, name): value for name, value in returned.items()}
+        values = self.plan.metric_values(requested)
+        return {find_key(values, name): value for name, value in returned.items()}
 
     def _compute_metric(
         self,
-        asked: Requested,
+        requested: RequestedMetric,
         real: MeasuredSet,
         fake: MeasuredSet,
-        planned: SetPlan,
-        computed: Computed,
+        set_plan: SetPlan,
+        computed: ComputedValues,
     ) -> dict[str, float]:
         """The values of a metric; warnings about them, and values of single images, are added. A
         collective.
         """
         run = self.run
-        metric = asked.metric
-        layer = asked.layer
+        metric = requested.metric
+        layer = requested.layer
         features_of_real = feature_set(real, layer, metric.real_features)
         features = feature_set(fake, layer, metric.fake_features)
         if metric.captions:
             captions = run.world.on_rank_zero(
-                lambda: captions_of(planned, self.contents[planned], fake.statistics)
+                lambda: order_captions(set_plan, self.contents[set_plan], fake.statistics)
             )
             features = replace(features, captions=captions)
-        network = self.plan.settings.network_of(layer).extractor
-        context = MetricContext(self.features(layer), self._classifier, extractor=network)
+        network = self.plan.settings.layer_network(layer).extractor
+        context = MetricContext(self.feature_settings(layer), self._classifier, extractor=network)
         try:
             with run.clock(metric.phase or metric.name):
                 values = metric.compute(features_of_real, features, context)
         except InputError as error:
-            raise on_every_rank(error) from None  # all ranks have the same features and settings
+            raise mark_agreed(error) from None  # all ranks have the same features and settings
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:  # custom metrics may raise anything
             last = traceback.extract_tb(error.__traceback__)[-1]
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
-            raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
+            raise kind(
+                f"the metric {requested.name} failed: {summarize_error(error)} {position}"
+            ) from error
         for warning in context.said:
             if warning not in computed.warnings:  # others are of the sets, and not of the network
-                if asked.further:
-                    warning = replace(warning, text=f"{asked.further}: {warning.text}")
+                if requested.network_name:
+                    warning = replace(warning, text=f"{requested.network_name}: {warning.text}")
                 computed.warnings.append(warning)
-        computed.of_images |= self._by_key(asked, context.of_images)
-        self.recorded.setdefault(asked.name, {}).update(context.recorded)
+        computed.of_images |= self._rename_keys(requested, context.of_images)
+        self.recorded.setdefault(requested.name, {}).update(context.recorded)
         required = {number.name for number in metric.numbers}
         return run.world.on_rank_zero(lambda: _check_values(metric, values, required))
 
@@ -156,7 +164,7 @@ def _check_values(
     if not isinstance(returned, Mapping) or not {*required} <= {*returned} <= names:
         declared = ", ".join(sorted(filter(None, names)))
         raise RunError(
-            f"the metric {metric.name} returned {brief(returned)}; it declares {declared}"
+            f"the metric {metric.name} returned {short_repr(returned)}; it declares {declared}"
         )
     values = {}
     for name, value in returned.items():
@@ -165,5 +173,5 @@ def _check_values(
         except (TypeError, ValueError, OverflowError):  # an integer can be too large for a float
             values[name] = math.nan
         if not math.isfinite(values[name]):
-            raise RunError(f"the metric {metric.name} returned {brief(value)} for {name}")
+            raise RunError(f"the metric {metric.name} returned {short_repr(value)} for {name}")
     return values

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fidtool.distributed.launch import alone_here, discover
+from fidtool.distributed.launch import discover, single_process
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import (
     FidtoolError,
     InputError,
     RunError,
-    as_argument,
-    on_every_rank,
+    format_argument,
+    mark_agreed,
     option,
-    own_exceptions,
+    unwrap_program_errors,
 )
-from fidtool.features.device import Device, choose_device, repeatable
+from fidtool.features.device import Device, choose_device, deterministic_mode
 from fidtool.run.sets import RequestedSet
 from fidtool.settings.record import record_settings, versions
 from fidtool.settings.settings import Settings
@@ -28,7 +28,7 @@ from fidtool.statistics.moments import check_exact_products
 from fidtool.system.cache_dir import LIMITS, byte_limit
 from fidtool.system.console import Console
 
-WORTH_TELLING_SECONDS = 30.0
+MIN_REPORTED_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
 
 # Held by the thread that has a run. Reentrant, because user code within a run may start another.
@@ -102,7 +102,7 @@ class FinishedWork:
             )
             lost = "no other work"
         since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
-        is_lost = since is not None and time.monotonic() - since >= WORTH_TELLING_SECONDS
+        is_lost = since is not None and time.monotonic() - since >= MIN_REPORTED_SECONDS
         if self.checkpoint is None and is_lost:
             checkpoint = option("checkpoint", ...)
             text += f"; {lost} was saved: pass {checkpoint} to save finished work"
@@ -124,7 +124,7 @@ class RunContext:
     console: Console
     clock: Clock
     busy: Clock
-    outside: Callable[[], contextlib.AbstractContextManager[None]]
+    program_context: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
     versions: dict[str, str]
 
@@ -143,7 +143,7 @@ def open_run(
     """
     clock = Clock(began)
     finished = FinishedWork()
-    launch = alone_here() if settings.alone else discover()
+    launch = single_process() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(
             f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}"
@@ -160,11 +160,11 @@ def open_run(
             "start a run after the previous one has ended",
             "use a separate process for each run",
         )
-    alone_in_program = launch.world_size == 1 and console.spelling is as_argument
-    with own_exceptions() if alone_in_program else contextlib.nullcontext():
+    alone_in_program = launch.world_size == 1 and console.spelling is format_argument
+    with unwrap_program_errors() if alone_in_program else contextlib.nullcontext():
         try:
             with (
-                repeatable(settings.precision == "tf32") as torch_state,
+                deterministic_mode(settings.precision == "tf32") as torch_state,
                 open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
             ):
                 installed = versions()
@@ -177,14 +177,14 @@ def open_run(
                     # Reports an invalid environment variable before any work is done.
                     for limit in LIMITS:
                         byte_limit(limit)
-                torch_state.hold(device.torch_device)
+                torch_state.apply(device.torch_device)
                 yield RunContext(
                     world=world,
                     device=device,
                     console=console if world.rank == 0 else Console(spelling=console.spelling),
                     clock=clock,
                     busy=Clock(clock.began),
-                    outside=torch_state.paused,
+                    program_context=torch_state.suspend,
                     finished=finished,
                     versions=installed,
                 )
@@ -212,13 +212,13 @@ def _check_same_start(
     }
     mine.pop("device", None)  # it may differ between ranks
     for request in requests:
-        if request.given is not None:
-            mine[f"the set {request.path}"] = getattr(request.given, "kind", "")
+        if request.data is not None:
+            mine[f"the set {request.path}"] = getattr(request.data, "kind", "")
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:
             if other.get(name) != first.get(name):
-                raise on_every_rank(
+                raise mark_agreed(
                     InputError(
                         f"the ranks were started differently: {name} is {first.get(name)!r} on "
                         f"rank 0 and {other.get(name)!r} on rank {rank}",

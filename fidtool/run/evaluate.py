@@ -18,30 +18,30 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import linear_algebra_threads
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, mark_agreed
 from fidtool.features.device import nvidia_capability
 from fidtool.reading.lookup import ImageLookup
-from fidtool.result.changes import per_fake
+from fidtool.result.changes import split_by_fake
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, NotComputed
-from fidtool.run.advice import advice_on_precision
+from fidtool.run.advice import suggest_precision
 from fidtool.run.compare import Comparer
 from fidtool.run.compute import MetricRunner
 from fidtool.run.context import RunContext, open_run
-from fidtool.run.extract import image_sample
-from fidtool.run.gates import missed_gates
+from fidtool.run.extract import read_sample
+from fidtool.run.gates import check_gates
 from fidtool.run.heldout import HeldoutComparer
 from fidtool.run.measure import Measurer
 from fidtool.run.networks import RunNetworks
-from fidtool.run.opening import Opening, open_sets
-from fidtool.run.plan import Plan, choose, make_plan
-from fidtool.run.sets import HELDOUT, Content, RequestedSet, SetPlan, name_sets
+from fidtool.run.opening import OpenedInputs, open_sets
+from fidtool.run.plan import Plan, make_plan, select_computable
+from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_sets
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
-from fidtool.statistics.file import statistics_in
+from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.system.console import Console
-from fidtool.validation import declared_settings
+from fidtool.validation import find_settings
 
 Sources = Sequence[tuple[object, str]]
 """Sets as a caller passes them, each with a default name for it."""
@@ -73,7 +73,7 @@ def evaluate(
     requests = name_sets(*sources)
     if settings.heldout is not None:
         settings = replace(settings, heldout=requests[-1].path)
-    read: list[object] = [request.path for request in requests if request.given is None]
+    read: list[object] = [request.path for request in requests if request.data is None]
     read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
     with open_run(requests, settings, console, began) as run:
         run.world.on_rank_zero(lambda: check(read))
@@ -83,33 +83,33 @@ def evaluate(
         runner = MetricRunner(run, plan, contents, weights, measurer.pairs.recorded)
         comparer = Comparer(runner)
         held = {}
-        for planned in plan.distinct:
-            if HELDOUT in planned.roles:
-                held[planned] = measurer.measure(planned)
-                comparer.heldout = HeldoutComparer(runner, held[planned])
+        for set_plan in plan.distinct:
+            if HELDOUT in set_plan.roles:
+                held[set_plan] = measurer.measure(set_plan)
+                comparer.heldout = HeldoutComparer(runner, held[set_plan])
         comparisons = {}
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
-        for planned in dict.fromkeys(fakes):
-            real, fake = measurer.measure_both(first, planned, real, held.pop(planned, None))
+        for set_plan in dict.fromkeys(fakes):
+            real, fake = measurer.measure_pair(first, set_plan, real, held.pop(set_plan, None))
             run.console.log(f"comparing {fake.path} with {real.path}")
-            comparisons[planned] = comparer.compare(real, fake, planned)
+            comparisons[set_plan] = comparer.compare(real, fake, set_plan)
             del fake  # so that only one FAKE's features are in memory at a time
-        results = [comparisons[planned] for planned in fakes]
+        results = [comparisons[set_plan] for set_plan in fakes]
         evaluation = run.world.on_rank_zero(
-            lambda: _conclude(run, plan, comparer, results, measurer, origin)
+            lambda: _build_evaluation(run, plan, comparer, results, measurer, origin)
         )
         if run.world.rank:
             return evaluation, None
         images = [content.images for content in contents.values() if content.images is not None]
-        spent = [planned.path for planned in plan.sets if planned.holds == "stream"]
+        spent = [set_plan.path for set_plan in plan.sets if set_plan.holds == "stream"]
         settings = plan.settings
         return evaluation, ImageLookup(images, spent, settings.floats, settings.timeout)
 
 
 def _prepare(
     run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
-) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
+) -> tuple[Plan, Measurer, Mapping[SetPlan, SetContent]]:
     """Open the sets, build the networks, and decide all that the run will do. A collective.
 
     A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
@@ -117,20 +117,24 @@ def _prepare(
     world = run.world
     with run.clock("list"):
         opened = world.only_on_rank_zero(
-            lambda: choose(open_sets(requests, settings, run.console, alone), run.console)
+            lambda: select_computable(
+                open_sets(requests, settings, run.console, alone), run.console
+            )
         )
-        opening = cast(Opening, opened)  # it is only used on rank zero
+        opening = cast(OpenedInputs, opened)  # it is only used on rank zero
         chosen, images = world.on_rank_zero(lambda: (opening.settings, opening.images))
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = world.broadcast(chosen.batch_size or run.device.default_batch_size)
-    classifier = not alone and any(asked.metric.classifier for asked in chosen.chosen)
+    classifier = not alone and any(
+        requested.metric.classifier for requested in chosen.selected_metrics
+    )
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
-    contents = dict.fromkeys(plan.distinct, Content()) if opened is None else opened.contents
+    contents = dict.fromkeys(plan.distinct, SetContent()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
-def _conclude(
+def _build_evaluation(
     run: RunContext,
     plan: Plan,
     comparer: Comparer,
@@ -142,32 +146,34 @@ def _conclude(
     settings = plan.settings
     gated = ""
     if settings.fail_above is not None:
-        keys = (value.key for value in plan.values if value.number.name == settings.gated)
+        keys = (value.key for value in plan.values if value.number.name == settings.gated_value)
         gated = next(keys, "")
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
-        run=_record(run, plan, comparer, measurer, origin),
+        run=_build_record(run, plan, comparer, measurer, origin),
         settings=_settings_of_metrics(plan, comparer),
         differences=tuple(_compare_fakes(comparer)),
         gated=gated,
-        not_computed=tuple(_not_computed(run, (*plan.left_out, *comparer.left_out))),
+        not_computed=tuple(_merge_not_computed(run, (*plan.left_out, *comparer.left_out))),
     )
     judged = []
-    for result, alone, baseline in zip(results, per_fake(evaluation), plan.baselines, strict=True):
-        judged.append(replace(result, missed=tuple(missed_gates(alone, settings, baseline))))
+    for result, alone, baseline in zip(
+        results, split_by_fake(evaluation), plan.baselines, strict=True
+    ):
+        judged.append(replace(result, missed=tuple(check_gates(alone, settings, baseline))))
     evaluation = replace(evaluation, results=tuple(judged))
     if settings.preset is not None:
         evaluation = _verify(run, evaluation)
     skipped = itertools.chain.from_iterable(result.skipped for result in results)
-    for bad in dict.fromkeys(skipped):
-        run.console.warn(f"skipped {bad.file}: {bad.reason}")
+    for bad_file in dict.fromkeys(skipped):
+        run.console.warn(f"skipped {bad_file.file}: {bad_file.reason}")
     for warning in evaluation.alerts:
         run.console.warn(str(warning))
     return evaluation
 
 
-def _record(
+def _build_record(
     run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer, origin: Origin
 ) -> RunRecord:
     settings = plan.settings
@@ -176,7 +182,7 @@ def _record(
     computed = counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
     seconds = {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
-    advice = advice_on_precision(
+    advice = suggest_precision(
         nvidia_capability(run.device.torch_device),
         settings.precision,
         {definition.extractor for definition in networks.definitions.values()},
@@ -203,9 +209,9 @@ def _record(
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(settings),
-        warnings=tuple(warning.shown(run.console.shown) for warning in measurer.warnings),
-        notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
-        advice=run.console.shown(advice),
+        warnings=tuple(warning.shown(run.console.render) for warning in measurer.warnings),
+        notes=tuple(map(run.console.render, (*plan.notes, *comparer.notes))),
+        advice=run.console.render(advice),
         **origin._asdict(),
     )
 
@@ -225,17 +231,17 @@ def _timeline(run: RunContext) -> dict[str, float]:
 def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
     """Return what determines the values of each metric besides the features, by its name."""
     settings = {}
-    for asked in plan.settings.chosen:
-        if asked.further:
+    for requested in plan.settings.selected_metrics:
+        if requested.network_name:
             continue
         recorded = {
-            **asked.metric.record(plan.definitions.get(asked.layer)),
-            **comparer.runner.recorded.get(asked.name, {}),
+            **requested.metric.record(plan.definitions.get(requested.layer)),
+            **comparer.runner.recorded.get(requested.name, {}),
         }
-        if asked.source:
-            recorded["source"] = asked.source
-        if recorded or declared_settings(type(asked.metric)):
-            settings[asked.name] = recorded
+        if requested.source:
+            recorded["source"] = requested.source
+        if recorded or find_settings(type(requested.metric)):
+            settings[requested.name] = recorded
     return settings
 
 
@@ -249,14 +255,14 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
             yield Difference(first, second, interval, key)
 
 
-def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
+def _merge_not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
     """Return the metrics that could not be computed, each once with all reasons."""
     metrics: dict[str, NotComputed] = {}
-    for lacking in dict.fromkeys(left_out):
-        reason = run.console.shown(lacking.reason)
-        if lacking.metric in metrics:
-            reason = f"{metrics[lacking.metric].reason}; {reason}"
-        metrics[lacking.metric] = replace(lacking, reason=reason)
+    for missing in dict.fromkeys(left_out):
+        reason = run.console.render(missing.reason)
+        if missing.metric in metrics:
+            reason = f"{metrics[missing.metric].reason}; {reason}"
+        metrics[missing.metric] = replace(missing, reason=reason)
     return metrics.values()
 
 
@@ -290,7 +296,7 @@ def measure_statistics(
     Args:
         check: called on rank zero before any work is done.
         sampled: whether to return a sample of ``stored`` images as well, see
-            `fidtool.run.extract.image_sample`.
+            `fidtool.run.extract.read_sample`.
         known, part, since: see `compute_statistics`; those of rank zero are used.
 
     Returns:
@@ -301,39 +307,39 @@ def measure_statistics(
         world = run.world
         world.on_rank_zero(check)
         given = known if since is None else since
-        before = world.only_on_rank_zero(lambda: None if given is None else statistics_in(given))
+        before = world.only_on_rank_zero(lambda: None if given is None else load_statistics(given))
         part, completes, grows = world.broadcast((part, known is not None, since is not None))
         if grows and (part is not None or completes):
-            raise on_every_rank(
+            raise mark_agreed(
                 InputError("new images, parts and networks cannot be combined:", "use two commands")
             )
         plan, measurer, contents = _prepare(run, requests, settings, alone=True)
-        (planned,) = plan.sets
-        if planned.holds == "stream" and (part is not None or completes or grows):
+        (set_plan,) = plan.sets
+        if set_plan.holds == "stream" and (part is not None or completes or grows):
             problem = (
-                f"{planned.path} is an iterable, whose images have no names and cannot be read "
+                f"{set_plan.path} is an iterable, whose images have no names and cannot be read "
                 "again:"
             )
-            raise on_every_rank(InputError(problem, "pass a sequence of images"))
+            raise mark_agreed(InputError(problem, "pass a sequence of images"))
         sample = None
         if sampled:
-            images = contents[planned].images
-            sample = world.only_on_rank_zero(lambda: image_sample(images, plan.settings, stored))
+            images = contents[set_plan].images
+            sample = world.only_on_rank_zero(lambda: read_sample(images, plan.settings, stored))
         config = settings_of_set(plan.settings)
         if part is not None:
-            measurer.take_part(planned, part)
+            measurer.restrict_to_part(set_plan, part)
         if grows:
             name = "since" if isinstance(since, Statistics) else str(since)
-            statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
+            statistics = measurer.measure_new(set_plan, name, before or Statistics({}), config)
         else:
             measurer.open_checkpoint()
             if completes:
-                statistics = measurer.complete(planned, before or Statistics({}))
+                statistics = measurer.add_layers(set_plan, before or Statistics({}))
             else:
-                statistics = measurer.measure(planned).statistics
+                statistics = measurer.measure(set_plan).statistics
         if world.rank:
             return None, None
         statistics = replace(statistics, config=config)
-        for warning in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
+        for warning in [*measurer.warnings, *warnings_about(set_plan.path, statistics)]:
             run.console.warn(str(warning))
         return statistics, sample

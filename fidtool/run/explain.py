@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, describe_set
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
-from fidtool.distances.exact import FINEST_STEP, FeatureSettings
+from fidtool.distances.exact import MAX_STEP, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
-from fidtool.distances.sampling_bias import perfect_distance
+from fidtool.distances.sampling_bias import expected_distance
 from fidtool.features.protocol import FEATURES
 from fidtool.names import format_count
 from fidtool.result.evaluation import SetResult
@@ -30,7 +30,7 @@ from fidtool.result.explanations import (
     Removal,
     Uncertainty,
 )
-from fidtool.run.sets import Content
+from fidtool.run.sets import SetContent
 from fidtool.settings.record import known_settings
 from fidtool.statistics.set_statistics import MeasuredSet
 
@@ -39,18 +39,20 @@ Inspections = tuple[SetInspection | None, SetInspection | None]
 
 # Maximum numbers of images of one FAKE that a report shows: random ones, and those with their
 # nearest real images.
-_MOST_RANDOM = 48
-_MOST_NEIGHBOURS = 24
+_MAX_RANDOM = 48
+_MAX_NEIGHBOURS = 24
 _FRACTIONS = (0.005, 0.01, 0.02)
 # Bounds on the number of most harmful images that are listed.
-_FEWEST = 20
-_MOST = 1000
+_MIN_LISTED = 20
+_MAX_LISTED = 1000
 # Relative error above which a first-order prediction is reported as rough.
-_ROUGH = 0.2
-_APART = "its distance is that of the mean and covariance in its file, not of its images"
+_ROUGH_ERROR = 0.2
+_SEPARATE_STATISTICS = (
+    "its distance is that of the mean and covariance in its file, not of its images"
+)
 
 
-def uncertainty_of(
+def estimate_uncertainty(
     real: MeasuredSet,
     fake: MeasuredSet,
     diagnosis: Diagnosis,
@@ -60,7 +62,7 @@ def uncertainty_of(
     """The error bars of the distance of ``fake``, and the distances from which `difference`
     compares it with others.
     """
-    dependent = _why_dependent(real, fake, diagnosis, layer)
+    dependent = _find_dependence(real, fake, diagnosis, layer)
     if dependent:
         return Uncertainty(None, None, dependent, ()), None
     target = real.gaussian(layer)
@@ -71,7 +73,7 @@ def uncertainty_of(
         withheld = (
             f"at least {fewest} images are needed for features of {dims} dimensions, and there "
             f"are {images}; a perfect generator would have about "
-            f"{perfect_distance(target, images):.3g}, as two samples of one distribution have, of "
+            f"{expected_distance(target, images):.3g}, as two samples of one distribution have, of "
             f"{target.count or 'very many'} and {images} images"
         )
         return Uncertainty(None, None, withheld, fid_curve(target, rows, features)), None
@@ -80,12 +82,12 @@ def uncertainty_of(
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
 
-def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, layer: str) -> str:
+def _find_dependence(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, layer: str) -> str:
     """Why the images of ``fake`` are not independent samples of a generator, or not known to be;
     empty if they are.
     """
-    if fake.apart:
-        return _APART
+    if fake.has_file_statistics:
+        return _SEPARATE_STATISTICS
     images = len(fake.features[layer])
     copies = diagnosis.fake
     shared = diagnosis.shared
@@ -106,7 +108,7 @@ def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, l
     return f"{reason}; the interval assumes independent samples and would be {effect}"
 
 
-def influence_of(
+def estimate_influence(
     real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
@@ -116,8 +118,8 @@ def influence_of(
     doubt = ""
     if fake is real:
         doubt = "this set is REAL itself"
-    elif fake.apart:
-        doubt = _APART
+    elif fake.has_file_statistics:
+        doubt = _SEPARATE_STATISTICS
     elif size < 3 or target.count == 1:
         doubt = "at least 3 generated and 2 real images are needed"
     if doubt:
@@ -134,7 +136,7 @@ def influence_of(
         left = features.gaussian(rows, np.delete(everything, worst))
         removal = Removal(part, count, predicted, distance_between(target, left))
         error = abs(predicted - removal.distance)
-        if not doubt and error > _ROUGH * abs(removal.distance - distance):
+        if not doubt and error > _ROUGH_ERROR * abs(removal.distance - distance):
             doubt = (
                 f"for the removal of the {format_count(count, 'worst image')}, the effects "
                 f"predict an {title} of {predicted:.6g}, but it is {removal.distance:.6g}"
@@ -143,19 +145,20 @@ def influence_of(
     if size <= dims:
         doubt = f"there are only {size} images for {dims} dimensions"
     effects = values / (size - 1)
-    listed = max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * size)))
+    listed = max(_MIN_LISTED, min(_MAX_LISTED, round(_FRACTIONS[-1] * size)))
 
     def name_images(images: NDArray[np.intp]) -> tuple[HarmfulImage, ...]:
         return tuple(
-            HarmfulImage(_file(fake, image), float(effects[image])) for image in images.tolist()
+            HarmfulImage(_image_path(fake, image), float(effects[image]))
+            for image in images.tolist()
         )
 
     return Influence(
-        name_images(order[:listed]), name_images(order[::-1][:_FEWEST]), tuple(removals), doubt
+        name_images(order[:listed]), name_images(order[::-1][:_MIN_LISTED]), tuple(removals), doubt
     )
 
 
-def set_result(measured: MeasuredSet, content: Content) -> SetResult:
+def build_set_result(measured: MeasuredSet, content: SetContent) -> SetResult:
     """Return what a result states about a set."""
     statistics = measured.statistics
     features = measured.features.get(FEATURES)
@@ -186,13 +189,13 @@ def set_result(measured: MeasuredSet, content: Content) -> SetResult:
     )
 
 
-def _file(measured: MeasuredSet, image: int) -> str:
+def _image_path(measured: MeasuredSet, image: int) -> str:
     """Path of an image, or the path of its set and its index if only its features are known."""
     pictures = measured.statistics.pictures
     return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
 
 
-def exhibit_of(
+def build_exhibit(
     real: MeasuredSet,
     fake: MeasuredSet,
     inspections: Inspections,
@@ -207,12 +210,12 @@ def exhibit_of(
     if rows is not None and known is not None and fake is not real:
         from fidtool.distances.neighbors import nearest_reals
 
-        finest = FeatureSettings(FINEST_STEP, device=device)
-        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest)
+        finest = FeatureSettings(MAX_STEP, device=device)
+        nearest, distances = nearest_reals(known, rows[:_MAX_NEIGHBOURS], finest)
         pairs = zip(nearest.tolist(), distances.tolist(), strict=True)
         for image, (row, distance) in enumerate(pairs):
-            neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
-    lacking = [measured.path for measured in (real, fake) if FEATURES not in measured.features]
+            neighbours.append(Neighbour(_image_path(fake, image), _image_path(real, row), distance))
+    missing = [measured.path for measured in (real, fake) if FEATURES not in measured.features]
     inspection_of_real, inspection_of_fake = inspections
     return Exhibit(
         fake=None if inspection_of_fake is None else describe_set(inspection_of_fake),
@@ -220,7 +223,7 @@ def exhibit_of(
         random=_first_files(fake),
         neighbours=tuple(neighbours),
         random_real=_first_files(real),
-        without_features=tuple(dict.fromkeys(lacking)),
+        without_features=tuple(dict.fromkeys(missing)),
     )
 
 
@@ -229,4 +232,4 @@ def _first_files(measured: MeasuredSet) -> tuple[str, ...]:
     pictures = measured.statistics.pictures
     if pictures is None:
         return ()
-    return tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures)))))
+    return tuple(map(pictures.file, range(min(_MAX_RANDOM, len(pictures)))))

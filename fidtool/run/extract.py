@@ -24,16 +24,16 @@ from fidtool.features.resize import ImageTensors
 from fidtool.names import format_count
 from fidtool.reading.batches import Batch, deal, plan_batches
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import Piece, load, unusable_file
+from fidtool.reading.loader import Piece, load_pieces, unusable_file_error
 from fidtool.reading.stream import Stream
 from fidtool.run.context import RunContext
-from fidtool.run.pairs import Pairs
+from fidtool.run.pairs import PairEvaluator
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
+from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.checkpoint import Checkpoint, CheckpointPart, plan_parts
 from fidtool.statistics.rows import empty_rows
 
 _Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
@@ -60,7 +60,7 @@ def _name_batch(pieces: Sequence[Piece]) -> str:
     return "".join(files)
 
 
-def images_of(piece: Piece, device: torch.device) -> ImageTensors:
+def images_on_device(piece: Piece, device: torch.device) -> ImageTensors:
     """Return the images of a piece on a device: uint8, of shape (height, width, 3). They may share
     its memory.
     """
@@ -87,14 +87,14 @@ class Extraction:
     context: RunContext
     settings: Settings
     networks: Sequence[Extractor]
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, LayerSpec]
     batch_size: int
     num_workers: int
     crop: Crop | None
     warn: Callable[[str], None]
     work: Counter[str] = field(default_factory=Counter)
-    pairs: Pairs | None = None
-    of_partner: Mapping[str, Layer] | None = None
+    pairs: PairEvaluator | None = None
+    partner_layers: Mapping[str, LayerSpec] | None = None
 
     def run(self, number: int, source: ImageSet) -> Accumulator:
         """Return the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
@@ -116,7 +116,7 @@ class Extraction:
             mine = []
             for part in parts:
                 mine += batches[part.batches.start : part.batches.stop]
-            add = checkpoint.part_by_part(parts, source, statistics)
+            add = checkpoint.make_adder(parts, source, statistics)
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
@@ -138,7 +138,7 @@ class Extraction:
             works.
             """
             passes.finish()
-            with context.outside():
+            with context.program_context():
                 yield
 
         # Closed here, while torch's settings can still be switched to the calling program's.
@@ -154,18 +154,18 @@ class Extraction:
                 nonlocal own
                 if places[-1] >= len(own.used):
                     smaller = own
-                    own = own.emptied(2 * (piece.number + 1) * self.batch_size)
+                    own = own.empty_copy(2 * (piece.number + 1) * self.batch_size)
                     own.absorb(smaller, np.arange(len(smaller.used)))
                 own.add(piece, features, places)
 
             threads = max(1, context.device.forward_threads)
             self._extract(None, stream.name, _read_several(batches, threads), None, add, passes)
         with context.clock("merge"):
-            images, sizes, first = stream.conclude()
+            images, sizes, first = stream.collect()
             places = np.argsort(images.order)
             edges = np.cumsum([0, *sizes])
             with context.world.together():
-                statistics = own.emptied(len(images))
+                statistics = own.empty_copy(len(images))
                 statistics.absorb(own, places[edges[first] :])
         resumed = np.zeros(len(images), dtype=bool)
         self._merge(statistics, resumed, np.split(places, edges[1:-1]), len(images), stream.name)
@@ -178,13 +178,13 @@ class Extraction:
             self.context.device.torch_device,
             self.settings.diagnose,
             pairs=len(self.pairs.metrics) if self.pairs else 0,
-            of_partner=self.of_partner,
+            partner_layers=self.partner_layers,
         )
 
     @property
     def _sets(self) -> int:
         """Number of sets that are measured in one pass."""
-        return bool(self.layers) + bool(self.of_partner)
+        return bool(self.layers) + bool(self.partner_layers)
 
     def _merge(
         self,
@@ -213,17 +213,17 @@ class Extraction:
         source: ImageSet,
         batches: Sequence[Batch],
         total: Accumulator,
-    ) -> list[Part]:
+    ) -> list[CheckpointPart]:
         """Add the parts in the checkpoint on rank zero, and return all others, on every rank. A
         collective.
         """
 
-        def load() -> list[Part]:
-            parts = parts_of(number, source, batches)
+        def load() -> list[CheckpointPart]:
+            parts = plan_parts(number, source, batches)
             left = checkpoint.load(parts, total)
             if total.skipped and self.settings.on_error == "fail":
-                bad = total.skipped[0]
-                raise unusable_file(f"{bad.file}: {bad.reason}")
+                bad_file = total.skipped[0]
+                raise unusable_file_error(f"{bad_file.file}: {bad_file.reason}")
             self._check_skipped(source.whole_count, source.path, total.skipped)
             if len(left) < len(parts):
                 finished = len(batches) - sum(len(part.batches) for part in left)
@@ -258,9 +258,9 @@ class Extraction:
         with (
             context.console.processing(name, total) as advance,
             contextlib.closing(
-                load(source, batches, decode, workers, settings.timeout, self.warn)
+                load_pieces(source, batches, decode, workers, settings.timeout, self.warn)
             ) as loaded,
-            contextlib.closing(passes.run(self._decoded(loaded, source))) as computed,
+            contextlib.closing(passes.run(self._read_pieces(loaded, source))) as computed,
         ):
             done = 0
             for piece, features in computed:
@@ -279,49 +279,51 @@ class Extraction:
         return ForwardPasses(
             self.networks,
             context.device.forward_threads,
-            self._on_device,
-            last=attrgetter("last"),
+            self._load_piece,
+            is_last=attrgetter("last"),
             stop=context.world.must_stop,
-            timed=partial(context.busy, "network", self._share),
+            timer=partial(context.busy, "network", self._thread_share),
             name=_name_batch,
         )
 
     @property
-    def _share(self) -> float:
+    def _thread_share(self) -> float:
         """The share of a thread's time that counts, as several threads work at the same time."""
         return 1 / max(1, self.context.device.forward_threads)
 
     @contextlib.contextmanager
-    def _on_device(self, piece: Piece) -> Iterator[list[ImageTensors]]:
+    def _load_piece(self, piece: Piece) -> Iterator[list[ImageTensors]]:
         """Move the images of a piece to the device for a ``with`` block, and yield their groups
         for the networks.
         """
         device = self.context.device.torch_device
         busy = self.context.busy
-        with busy("transfer", self._share):
-            images = images_of(piece, device)
-            partners = () if piece.partner is None else images_of(piece.partner, device)
+        with busy("transfer", self._thread_share):
+            images = images_on_device(piece, device)
+            partners = () if piece.partner is None else images_on_device(piece.partner, device)
         if self.pairs is not None:
-            with busy("pairs", self._share):
+            with busy("pairs", self._thread_share):
                 piece.pairs = self.pairs.values(partners, images, piece.files)
         groups = []
         if self.layers:
             groups.append(images)
-        if self.of_partner:
+        if self.partner_layers:
             groups.append(partners)
         yield groups
         piece.free()
 
-    def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
+    def _read_pieces(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yield the loaded pieces, as long as not too many of their images are skipped."""
-        shown = self.context.console.shown
+        shown = self.context.console.render
         skipped = []
         while True:
             with self.context.busy("decode"):
                 piece = next(loaded, None)
             if piece is None:
                 return
-            piece.skipped = [replace(bad, reason=shown(bad.reason)) for bad in piece.skipped]
+            piece.skipped = [
+                replace(bad_file, reason=shown(bad_file.reason)) for bad_file in piece.skipped
+            ]
             skipped += piece.skipped
             if source is not None:
                 self._check_skipped(source.whole_count, source.path, skipped)
@@ -332,7 +334,7 @@ class Extraction:
         if not skipped:
             return
         allowed = self.settings.most_skipped(count)
-        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:3])
+        example = "; ".join(f"{bad_file.file}: {bad_file.reason}" for bad_file in skipped[:3])
         if len(skipped) > allowed:
             enough = math.ceil(1000 * len(skipped) / count) / 1000
             raise InputError(
@@ -359,7 +361,7 @@ def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
         yield from read
 
 
-def image_sample(
+def read_sample(
     images: ImageSet | None, settings: Settings, count: int | None
 ) -> NDArray[np.uint8]:
     """Return a random sample of a set's images as the network gets them, on rank zero, without
@@ -377,8 +379,8 @@ def image_sample(
     decode = decode_options(settings, images.crop)
     sample = np.empty((0, 0, 0, 3), np.uint8)
     used = 0
-    for piece in load(images, batches, decode, patience=settings.timeout):
-        for image in images_of(piece, torch.device("cpu")):
+    for piece in load_pieces(images, batches, decode, patience=settings.timeout):
+        for image in images_on_device(piece, torch.device("cpu")):
             if not used:
                 rows = empty_rows(len(places), image.numel(), np.uint8)
                 sample = rows.reshape(-1, *image.shape)

@@ -14,23 +14,23 @@ from fidtool.result.changes import (
     CANNOT_TELL,
     NOT_COMPARABLE,
     WORSE,
-    change_of,
-    per_fake,
+    compare_result,
     read_history,
+    split_by_fake,
 )
-from fidtool.result.evaluation import Evaluation, path_of, read_evaluation
+from fidtool.result.evaluation import Evaluation, normalize_path, read_evaluation
 from fidtool.settings.settings import Settings
-from fidtool.validation import text_of
+from fidtool.validation import path_text
 
 # Verdicts that miss the gate: it is only passed if it can be decided.
-_MISSED = {
+_FAILING_VERDICTS = {
     WORSE: "is worse than in",
     NOT_COMPARABLE: "is not comparable with",
     CANNOT_TELL: "cannot be compared with",
 }
 
 
-def missed_gates(
+def check_gates(
     evaluation: Evaluation, settings: Settings, baseline: Evaluation | None
 ) -> Iterator[str]:
     """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the
@@ -39,7 +39,7 @@ def missed_gates(
     (result,) = evaluation.results
     fake = result.fake.name
     limit = settings.fail_above
-    limited = result.valued(settings.gated)
+    limited = result.valued(settings.gated_value)
     if limit is not None and limited is not None and result.metrics[limited.key] > limit:
         yield f"{fake} has {limited.title} {result.metrics[limited.key]:.6g}, above {limit:g}"
     most = settings.max_duplicates
@@ -47,13 +47,13 @@ def missed_gates(
     if most is not None and copies is not None and copies.share > most:
         yield f"{copies.share:.2%} of {fake} are duplicates, above {most:.2%}"
     if baseline is not None:
-        change = change_of(baseline, evaluation)
-        if change.verdict in _MISSED:
-            compared = f"{_MISSED[change.verdict]} {settings.fail_worse_than}"
+        change = compare_result(baseline, evaluation)
+        if change.verdict in _FAILING_VERDICTS:
+            compared = f"{_FAILING_VERDICTS[change.verdict]} {settings.fail_worse_than}"
             yield f"{fake} {compared}: {change.reason}"
 
 
-def baselines_of(
+def find_baselines(
     settings: Settings, paths: Sequence[str], definition: Definition | None
 ) -> tuple[tuple[Evaluation | None, ...], list[ResultWarning]]:
     """Return the baseline of each FAKE, and warnings; None without this gate, and on the first day
@@ -69,8 +69,8 @@ def baselines_of(
     Raises:
         InputError: if the file cannot be read, or does not have one.
     """
-    real, *fakes = map(path_of, paths)
-    file = text_of(settings.fail_worse_than)
+    real, *fakes = map(normalize_path, paths)
+    file = path_text(settings.fail_worse_than)
     nothing = (None,) * len(fakes)
     if file is None:
         return nothing, []
@@ -89,7 +89,7 @@ def baselines_of(
         passed = " that missed no gate"
         kept = option("history", file)
     else:
-        results = per_fake(read_evaluation(file))
+        results = split_by_fake(read_evaluation(file))
         alone = len(results) == 1
     baselines = []
     for fake in fakes:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.names import shorten
-from fidtool.run.sets import FAKE, Content, SetPlan
+from fidtool.run.sets import FAKE, SetContent, SetPlan
 from fidtool.settings.settings import Settings
-from fidtool.sources.array_files import arrays_in
+from fidtool.sources.array_files import read_arrays
 from fidtool.sources.image_set import ImageSet, canonical_order, split_common_folder
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.validation import text_of
+from fidtool.validation import path_text
 
 # Usual names of a column, or an array in a ``.npz``, of classes; the last is that of
 # guided-diffusion's samples.
@@ -44,23 +44,25 @@ Groups = Mapping[str, Sequence[Rows]]
 """Rows of the images of each group in the features of REAL and a FAKE."""
 
 
-def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
+def add_groups(
+    contents: Mapping[SetPlan, SetContent], settings: Settings
+) -> dict[SetPlan, SetContent]:
     """Return REAL and the FAKEs with the groups of their images. No image is read.
 
     Raises:
         InputError: if the labels are of no set; if values of each group are requested, but REAL and
             a FAKE have none in common.
     """
-    place = None if settings.per_folder else text_of(settings.labels)
+    place = None if settings.per_folder else path_text(settings.labels)
     texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
     grouped = {}
     is_labelled = False
-    for planned, content in contents.items():
-        groups, has_labels = _groups_of(planned.path, content, settings, texts)
+    for set_plan, content in contents.items():
+        groups, has_labels = _find_groups(set_plan.path, content, settings, texts)
         is_labelled |= has_labels
-        grouped[planned] = content._replace(groups=groups)
+        grouped[set_plan] = content._replace(groups=groups)
     if texts and not is_labelled:
-        paths = " or ".join(planned.path for planned in contents)
+        paths = " or ".join(set_plan.path for set_plan in contents)
         raise InputError(f"{option('labels', place)} is not of the images in {paths}")
     real = next(iter(grouped))
     for fake, content in grouped.items():
@@ -84,10 +86,10 @@ def _shorten(groups: Sequence[str]) -> str:
     return shorten(", ".join(sorted({*groups}))) or "none"
 
 
-def _groups_of(
-    path: str, content: Content, settings: Settings, texts: Texts | None
+def _find_groups(
+    path: str, content: SetContent, settings: Settings, texts: Texts | None
 ) -> tuple[Sequence[str], bool]:
-    """The groups of a set, as in `Content`, and whether ``texts`` has them; without paths, if
+    """The groups of a set, as in `SetContent`, and whether ``texts`` has them; without paths, if
     nothing else has.
     """
     images = content.images
@@ -101,17 +103,17 @@ def _groups_of(
         return [], False
     groups = []
     if images is not None and not settings.per_folder:
-        groups = stored_classes(images)
-    groups = groups or folders_of(names, settings.per_folder)
+        groups = read_stored_classes(images)
+    groups = groups or list_folders(names, settings.per_folder)
     if texts is None:
         return groups, False
     if texts.listed and (groups or images is None or len(texts.listed) != len(names)):
         return groups, False
-    labels = texts.of(path, prefix, names, range(len(names)), len(names))
+    labels = texts.for_images(path, prefix, names, range(len(names)), len(names))
     return labels or groups, labels is not None
 
 
-def folders_of(names: Sequence[str], whole: bool) -> list[str]:
+def list_folders(names: Sequence[str], whole: bool) -> list[str]:
     """Return the ``whole`` folder of each image, or its class, as of torchvision's
     ``ImageFolder``; empty if unknown.
 
@@ -132,19 +134,19 @@ def folders_of(names: Sequence[str], whole: bool) -> list[str]:
     return [classes[folder] for folder in folders]
 
 
-def stored_classes(images: ImageSet) -> list[str]:
+def read_stored_classes(images: ImageSet) -> list[str]:
     """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it
     has none.
     """
     if "array" not in images.kind:
         return []
-    for name, array in arrays_in(images.files).items():
+    for name, array in read_arrays(images.files).items():
         if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
             return [*map(str, array.read(images.files).tolist())]
     return []
 
 
-def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Groups:
+def group_rows(sets: Iterable[tuple[SetContent, Statistics]], seed: int) -> Groups:
     """Return the rows of the images of each group in the features of two sets; none if the groups
     are not known.
 
@@ -158,7 +160,7 @@ def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Gro
         if not groups:
             return {}
         if content.images is not None:
-            order = content.images.without(measured.skipped).numbers()
+            order = content.images.drop_skipped(measured.skipped).numbers()
             groups = [groups[number] for number in order.tolist()]
         in_stored_order = range(len(groups)) if order is None else np.argsort(order).tolist()
         rows = defaultdict[str, list[int]](list)

@@ -50,9 +50,9 @@ class HeldoutComparer:
                     if value.number.error_bars:
                         layer = value.features.layer
                         rows = self.heldout.features[layer]
-                        sample = runner.features(layer).gaussian(rows, np.arange(images))
+                        sample = runner.feature_settings(layer).gaussian(rows, np.arange(images))
                         floors[value.key] = distance_between(real.gaussian(layer), sample)
-                nearest = nearest_of(distances, of_heldout)
+                nearest = compare_nearest(distances, of_heldout)
                 return Heldout(self.heldout.path, len(of_heldout), images, floors, nearest)
 
             return runner.run.world.on_rank_zero(make_heldout)
@@ -91,12 +91,12 @@ class HeldoutComparer:
         """
         from fidtool.distances.neighbors import nearest_reals
 
-        settings = self.runner.features(FEATURES)
+        settings = self.runner.feature_settings(FEATURES)
         _, distances = nearest_reals(real.features[FEATURES], some.features[FEATURES], settings)
         return distances
 
 
-def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:
+def compare_nearest(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:
     """Return what the distances of generated and held-out images to their nearest real ones say of
     memorisation.
     """

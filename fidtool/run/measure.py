@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 
 import torch
 
-from fidtool.errors import InputError, ResultWarning, on_every_rank, option, redact
+from fidtool.errors import InputError, ResultWarning, mark_agreed, option, redact
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.names import format_count
-from fidtool.reading.batches import part_of
+from fidtool.reading.batches import select_part
 from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.stream import Stream
 from fidtool.run.context import RunContext
 from fidtool.run.extract import Extraction
 from fidtool.run.networks import RunNetworks
-from fidtool.run.pairs import Pairs
+from fidtool.run.pairs import PairEvaluator
 from fidtool.run.plan import Plan
-from fidtool.run.sets import Content, RequestedSet, SetPlan
+from fidtool.run.sets import RequestedSet, SetContent, SetPlan
 from fidtool.run.since import locate_images, refuse_changed
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
-from fidtool.statistics.accumulator import PAIRS, Accumulator, Layer, Rows
+from fidtool.statistics.accumulator import PAIRS, Accumulator, LayerSpec, Rows
 from fidtool.statistics.cache import find_cached, put_in_cache
 from fidtool.statistics.checkpoint import Checkpoint, Identity, claim
 from fidtool.statistics.merging import describe_run, merge_statistics
@@ -34,9 +34,9 @@ from fidtool.statistics.set_statistics import (
     LayerStatistics,
     MeasuredSet,
     Statistics,
-    spread_features,
+    broadcast_features,
 )
-from fidtool.system.json_fields import plain
+from fidtool.system.json_fields import to_json_value
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Measurer:
         run: RunContext,
         plan: Plan,
         requests: Sequence[RequestedSet],
-        contents: Mapping[SetPlan, Content],
+        contents: Mapping[SetPlan, SetContent],
         networks: RunNetworks,
     ) -> None:
         self._run = run
@@ -86,8 +86,8 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_{PROBE}"] = probe
-        pairs = itertools.chain.from_iterable(planned.needs.pairs for planned in plan.distinct)
-        self.pairs = Pairs(run, [*dict.fromkeys(pairs)])
+        pairs = itertools.chain.from_iterable(set_plan.needs.pairs for set_plan in plan.distinct)
+        self.pairs = PairEvaluator(run, [*dict.fromkeys(pairs)])
 
     def open_checkpoint(self) -> None:
         """Open the run's checkpoint, if it has one, before its sets are measured. A collective."""
@@ -102,14 +102,14 @@ class Measurer:
         settings = self._settings
         order = {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")}
         sets = []
-        for planned in self._plan.distinct:
-            needs = planned.needs
-            images = self._contents[planned].images
+        for set_plan in self._plan.distinct:
+            needs = set_plan.needs
+            images = self._contents[set_plan].images
             if images is None:
                 continue
             if not images.files.versioned:
                 raise InputError(
-                    f"{option('checkpoint')} cannot detect whether the images of {planned.path} "
+                    f"{option('checkpoint')} cannot detect whether the images of {set_plan.path} "
                     "change before a resume:",
                     f"omit {option('checkpoint')}",
                     "store the images in files",
@@ -122,7 +122,7 @@ class Measurer:
                     "count": len(images),
                     "identity": images.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
-                    "framing": plain(images.crop),
+                    "framing": to_json_value(images.crop),
                     "pairs": [metric.name for metric in needs.pairs],
                 }
             )
@@ -132,28 +132,28 @@ class Measurer:
         identity = Identity(main, self.arithmetic, order, tuple(sets))
         return claim(str(settings.checkpoint), identity, self._warn)
 
-    def measure(self, planned: SetPlan) -> MeasuredSet:
+    def measure(self, set_plan: SetPlan) -> MeasuredSet:
         """Return a set's statistics, on rank zero, and the features of each image, on all ranks. A
         collective.
         """
-        needs = planned.needs
-        file = self._contents[planned].file or Statistics({})
-        if planned.holds == "stream":
-            return self._compute(planned, needs.layers)[0]
-        if planned.holds == "statistics":
-            return spread_features(planned.path, file, needs.collected, self._world)
-        measured, lacking = self._look_up(planned)
-        if lacking is not None:
+        needs = set_plan.needs
+        file = self._contents[set_plan].file or Statistics({})
+        if set_plan.holds == "stream":
+            return self._compute(set_plan, needs.layers)[0]
+        if set_plan.holds == "statistics":
+            return broadcast_features(set_plan.path, file, needs.collected, self._world)
+        measured, missing = self._read_cached_layers(set_plan)
+        if missing is not None:
             known = measured.statistics
-            found, _ = self._compute(planned, lacking)
+            computed, _ = self._compute(set_plan, missing)
             fits = self._world.on_rank_zero(
-                lambda: not known.layers or known.same_images(found.statistics)
+                lambda: not known.layers or known.same_images(computed.statistics)
             )
             if fits:
-                measured = _join(measured, found)
+                measured = _join_layers(measured, computed)
             else:  # a file cannot be read any more
-                measured, _ = self._compute(planned, needs.layers)
-        if planned.holds == "both":
+                measured, _ = self._compute(set_plan, needs.layers)
+        if set_plan.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(layer, features=None) for name, layer in file.layers.items()}
             statistics = replace(
@@ -164,10 +164,12 @@ class Measurer:
                 arithmetic=file.arithmetic,
                 origin=file.origin,
             )
-            return replace(measured, path=planned.path, statistics=statistics, apart=True)
+            return replace(
+                measured, path=set_plan.path, statistics=statistics, has_file_statistics=True
+            )
         return measured
 
-    def measure_both(
+    def measure_pair(
         self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None, measured: MeasuredSet | None
     ) -> tuple[MeasuredSet, MeasuredSet]:
         """Return REAL, which may be ``known``, and a FAKE, which may be ``measured``. A
@@ -181,26 +183,28 @@ class Measurer:
             measured = measured or known
         if not fake.needs.pairs or (measured is not None and measured.pairs):
             return known or self.measure(real), measured or self.measure(fake)
-        lacking = None
+        missing = None
         if known is None:
-            known, lacking = self._look_up(real)
+            known, missing = self._read_cached_layers(real)
         lacking_of_fake = None
         if measured is None:
-            measured, lacking_of_fake = self._look_up(fake)
-        found, partner = self._compute(fake, lacking_of_fake or (), real, lacking)
+            measured, lacking_of_fake = self._read_cached_layers(fake)
+        computed, partner = self._compute(fake, lacking_of_fake or (), real, missing)
         if partner is not None:
-            known = _join(known, partner)
+            known = _join_layers(known, partner)
         if lacking_of_fake is not None:
-            measured = _join(measured, found)
-        return known, replace(measured, pairs=found.pairs)
+            measured = _join_layers(measured, computed)
+        return known, replace(measured, pairs=computed.pairs)
 
-    def take_part(self, planned: SetPlan, part: str) -> None:
+    def restrict_to_part(self, set_plan: SetPlan, part: str) -> None:
         """Restrict a set to one of its parts, see `part_of`. A collective."""
         size = self._plan.batch_size
-        self._restrict(planned, self._read(planned, lambda images: part_of(images, part, size)))
+        self._set_images(
+            set_plan, self._run_on_images(set_plan, lambda images: select_part(images, part, size))
+        )
 
     def measure_new(
-        self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
+        self, set_plan: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
     ) -> Statistics:
         """Return the statistics of a set, on rank zero, of which only the images that are new pass
         the networks.
@@ -209,80 +213,84 @@ class Measurer:
         needs them.
         """
         world = self._world
-        layers = self._layers(planned, planned.needs.layers)
-        facts = describe_run(layers, self.arithmetic, config, planned.crop, self._settings.diagnose)
-        found = self._read(planned, lambda images: locate_images(images, name, before, facts))
-        known, doubtful, new = found or (before, None, None)
-        self._restrict(planned, doubtful)
-        now = self._compute(planned, ())[0].statistics
-        world.on_rank_zero(lambda: refuse_changed(planned.path, known, now, name))
+        layers = self._make_layers(set_plan, set_plan.needs.layers)
+        facts = describe_run(
+            layers, self.arithmetic, config, set_plan.crop, self._settings.diagnose
+        )
+        located = self._run_on_images(
+            set_plan, lambda images: locate_images(images, name, before, facts)
+        )
+        known, doubtful, new = located or (before, None, None)
+        self._set_images(set_plan, doubtful)
+        now = self._compute(set_plan, ())[0].statistics
+        world.on_rank_zero(lambda: refuse_changed(set_plan.path, known, now, name))
         added = world.broadcast(0 if new is None else len(new))
         self._run.console.say(
-            f"{planned.path}: {known.count} images are those of {name}, {added} are new"
+            f"{set_plan.path}: {known.count} images are those of {name}, {added} are new"
         )
         parts = [known]
         if added:
-            self._restrict(planned, new)
+            self._set_images(set_plan, new)
             self.open_checkpoint()
-            parts.append(replace(self.measure(planned).statistics, config=config))
+            parts.append(replace(self.measure(set_plan).statistics, config=config))
         return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
 
-    def complete(self, planned: SetPlan, known: Statistics) -> Statistics:
+    def add_layers(self, set_plan: SetPlan, known: Statistics) -> Statistics:
         """Return the statistics of a set, on rank zero, of which those that are ``known`` of the
         same images are not computed again.
 
         A collective. Rank zero alone needs the known ones.
         """
         world = self._world
-        usable = world.only_on_rank_zero(lambda: self._check_known(planned, known)) or {}
-        lacking = world.broadcast([name for name in planned.needs.layers if name not in usable])
-        found, _ = self._compute(planned, lacking)
-        if not world.on_rank_zero(lambda: known.same_images(found.statistics)):
+        usable = world.only_on_rank_zero(lambda: self._check_known(set_plan, known)) or {}
+        missing = world.broadcast([name for name in set_plan.needs.layers if name not in usable])
+        computed, _ = self._compute(set_plan, missing)
+        if not world.on_rank_zero(lambda: known.same_images(computed.statistics)):
             problem = (
-                f"the statistics that are to be completed are not of the images in {planned.path}, "
-                "as they are now"
+                "the statistics that are to be completed are not of the images in "
+                f"{set_plan.path}, as they are now"
             )
-            raise on_every_rank(InputError(problem))
-        before = MeasuredSet(planned.path, replace(known, layers=usable), {})
-        return _join(before, found).statistics
+            raise mark_agreed(InputError(problem))
+        before = MeasuredSet(set_plan.path, replace(known, layers=usable), {})
+        return _join_layers(before, computed).statistics
 
-    def _read(self, planned: SetPlan, work: Callable[[ImageSet], T]) -> T | None:
+    def _run_on_images(self, set_plan: SetPlan, work: Callable[[ImageSet], T]) -> T | None:
         """What ``work`` returns, which reads images of a set, on rank zero; None on the others. A
         collective.
         """
 
         def read() -> T:
-            images = self._stored(planned)
-            return images.in_time(lambda: work(images), self._settings.timeout)
+            images = self._get_images(set_plan)
+            return images.run_with_timeout(lambda: work(images), self._settings.timeout)
 
         return self._world.only_on_rank_zero(read)
 
-    def _stored(self, planned: SetPlan) -> ImageSet:
+    def _get_images(self, set_plan: SetPlan) -> ImageSet:
         """The images of a set that is no stream, on rank zero."""
-        images = self._contents[planned].images
+        images = self._contents[set_plan].images
         assert images is not None
         return images
 
-    def _restrict(self, planned: SetPlan, images: ImageSet | None) -> None:
-        self._contents[planned] = self._contents[planned]._replace(images=images)
+    def _set_images(self, set_plan: SetPlan, images: ImageSet | None) -> None:
+        self._contents[set_plan] = self._contents[set_plan]._replace(images=images)
 
-    def _look_up(self, planned: SetPlan) -> tuple[MeasuredSet, list[str] | None]:
+    def _read_cached_layers(self, set_plan: SetPlan) -> tuple[MeasuredSet, list[str] | None]:
         """What the cache has of a set, and the layers that it lacks; None if it has all. A
         collective.
         """
-        needs = planned.needs
-        known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
-        lacking: list[str] | None = [*needs.layers]
+        needs = set_plan.needs
+        known = self._world.only_on_rank_zero(lambda: self._read_cache(set_plan))
+        missing: list[str] | None = [*needs.layers]
         if known is not None:
-            lacking = [name for name in needs.layers if name not in known.layers] or None
-        lacking = self._world.broadcast(lacking)
-        collected = [name for name in needs.collected if name not in (lacking or ())]
+            missing = [name for name in needs.layers if name not in known.layers] or None
+        missing = self._world.broadcast(missing)
+        collected = [name for name in needs.collected if name not in (missing or ())]
         statistics = known or Statistics({})
-        return spread_features(planned.path, statistics, collected, self._world), lacking
+        return broadcast_features(set_plan.path, statistics, collected, self._world), missing
 
     def _compute(
         self,
-        planned: SetPlan,
+        set_plan: SetPlan,
         names: Sequence[str],
         real: SetPlan | None = None,
         of_real: Sequence[str] | None = None,
@@ -296,42 +304,42 @@ class Measurer:
         computed = {*names, *(of_real or ())}
         of_partner = None
         if real is not None and of_real is not None:
-            of_partner = self._layers(real, of_real)
+            of_partner = self._make_layers(real, of_real)
         extraction = Extraction(
             self._run,
             self._settings,
-            self.networks.networks(computed) if computed else (),
-            self._layers(planned, names),
+            self.networks.get_extractors(computed) if computed else (),
+            self._make_layers(set_plan, names),
             batch_size=self._plan.batch_size,
             num_workers=self.num_workers,
-            crop=planned.crop,
+            crop=set_plan.crop,
             warn=self._warn,
             work=self.counts,
             pairs=None if real is None else self.pairs,
-            of_partner=of_partner,
+            partner_layers=of_partner,
         )
-        if planned.holds == "stream":
-            sums, images = extraction.run_stream(self._stream(planned))
-            images = replace(images, crop=planned.crop)
+        if set_plan.holds == "stream":
+            sums, images = extraction.run_stream(self._make_stream(set_plan))
+            images = replace(images, crop=set_plan.crop)
         else:
             finished = self._run.finished
             finished.unsaved_since = finished.unsaved_since or time.monotonic()
-            images = self._images(planned)
+            images = self._broadcast_images(set_plan)
             if real is not None:
-                images = replace(images, partner=self._images(real))
-            sums = extraction.run(self._plan.distinct.index(planned), images)
+                images = replace(images, partner=self._broadcast_images(real))
+            sums = extraction.run(self._plan.distinct.index(set_plan), images)
         for warning in itertools.chain.from_iterable(self._world.gather(self.warnings)):
             self._add_warning(warning)
-        measured = self._collect(planned, images, sums)
+        measured = self._make_measured_set(set_plan, images, sums)
         partner = None
         if real is not None and images.partner is not None and sums.partner is not None:
-            partner = self._collect(real, images.partner, sums.partner)
+            partner = self._make_measured_set(real, images.partner, sums.partner)
         return measured, partner
 
-    def _stream(self, planned: SetPlan) -> Stream:
+    def _make_stream(self, set_plan: SetPlan) -> Stream:
         settings = self._settings
-        sampling = planned.sampling
-        given = self._requests[planned.request].given
+        sampling = set_plan.sampling
+        given = self._requests[set_plan.request].data
         assert isinstance(given, Images)
         takes_first = sampling.num is not None and not (sampling.first or given.generates)
         if takes_first and self._world.rank == 0:
@@ -343,37 +351,41 @@ class Measurer:
         size = self._plan.batch_size
         return Stream(given, settings.floats, self._world, size, sampling, split)
 
-    def _layers(self, planned: SetPlan, names: Sequence[str]) -> dict[str, Layer]:
+    def _make_layers(self, set_plan: SetPlan, names: Sequence[str]) -> dict[str, LayerSpec]:
         layers = {}
         for name in names:
             definition = self.networks.definitions[name]
-            network = self._settings.network_of(name)
+            network = self._settings.layer_network(name)
             step = None if definition.standard else network.step_setting
-            collected = name in planned.needs.collected
-            layers[name] = Layer(definition, collected, network.subject, step)
+            collected = name in set_plan.needs.collected
+            layers[name] = LayerSpec(definition, collected, network.subject, step)
         return layers
 
-    def _images(self, planned: SetPlan) -> ImageSet:
+    def _broadcast_images(self, set_plan: SetPlan) -> ImageSet:
         """The images of a set on this rank. A collective."""
-        given = self._requests[planned.request].given
+        given = self._requests[set_plan.request].data
         assert not isinstance(given, Statistics)
-        images = self._contents[planned].images
+        images = self._contents[set_plan].images
         settings = self._settings
         return broadcast_images(self._world, images, given, settings.floats, settings.timeout)
 
-    def _collect(self, planned: SetPlan, images: ImageSet, sums: Accumulator) -> MeasuredSet:
+    def _make_measured_set(
+        self, set_plan: SetPlan, images: ImageSet, sums: Accumulator
+    ) -> MeasuredSet:
         """The set whose statistics were extracted. A collective."""
         world = self._world
         with world.together():
             rows = sums.rows()
-        found = world.only_on_rank_zero(lambda: self._make_statistics(planned, images, sums, rows))
-        statistics, is_cached = found or (Statistics({}), False)
+        of_rank_zero = world.only_on_rank_zero(
+            lambda: self._make_statistics(set_plan, images, sums, rows)
+        )
+        statistics, is_cached = of_rank_zero or (Statistics({}), False)
         if world.broadcast(is_cached):
-            self._run.finished.cached.append(planned.path)
+            self._run.finished.cached.append(set_plan.path)
             self._run.finished.unsaved_since = None
         pairs = {}
         if PAIRS in rows:
-            for column, metric in enumerate(planned.needs.pairs):
+            for column, metric in enumerate(set_plan.needs.pairs):
                 pairs[metric.name] = rows[PAIRS][:, column]
         features = {name: rows[name] for name in sums.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
@@ -388,16 +400,16 @@ class Measurer:
 
     # --- on rank zero -----------------------------------------------------------------------------
 
-    def _check_known(self, planned: SetPlan, known: Statistics) -> dict[str, LayerStatistics]:
+    def _check_known(self, set_plan: SetPlan, known: Statistics) -> dict[str, LayerStatistics]:
         """The layers of ``known`` statistics that this run needs. An InputError if these cannot be
         completed.
         """
-        needs = planned.needs
+        needs = set_plan.needs
         definitions = self.networks.definitions
         settings = self._settings
         usable = {
             name: layer
-            for name, layer in needs.usable(known.layers_of(settings.networks)).items()
+            for name, layer in needs.select_usable(known.layers_of(settings.networks)).items()
             if layer.definition == definitions[name]
         }
         problem = "the statistics that are to be completed"
@@ -408,10 +420,10 @@ class Measurer:
             raise InputError(
                 f"{problem} have none of {needed} with the settings and metrics of this run"
             )
-        part = self._stored(planned).part
+        part = self._get_images(set_plan).part
         for name, theirs, ours in (
             ("precision", (known.arithmetic or {}).get("precision"), settings.precision),
-            ("framing", known.framing, planned.crop),
+            ("framing", known.framing, set_plan.crop),
             ("part", known.part and known.part.name, part and part.name),
         ):
             if theirs != ours:
@@ -421,13 +433,13 @@ class Measurer:
             raise InputError(f"{problem} must be of the same images, which are {needed}")
         return usable
 
-    def _from_cache(self, planned: SetPlan) -> Statistics | None:
-        images = self._stored(planned)
-        needs = planned.needs
+    def _read_cache(self, set_plan: SetPlan) -> Statistics | None:
+        images = self._get_images(set_plan)
+        needs = set_plan.needs
         if not self._settings.cache or images.part is not None:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
-        found = find_cached(
+        cached = find_cached(
             images,
             definitions,
             needs.collected,
@@ -436,31 +448,31 @@ class Measurer:
             self._settings.diagnose,
             self._warn,
         )
-        if found is None:
+        if cached is None:
             return None
         line = (
             f"{images.path}: statistics of {format_count(len(images), 'image')} read from the cache"
         )
-        lacking = [definitions[name].network for name in needs.layers if name not in found.layers]
-        if lacking:
-            line += f", not those of {' and '.join(lacking)}"
+        missing = [definitions[name].network for name in needs.layers if name not in cached.layers]
+        if missing:
+            line += f", not those of {' and '.join(missing)}"
         else:
-            self.cached.append(planned.path)
+            self.cached.append(set_plan.path)
         self._run.console.say(line)
-        pictures = found.pictures
+        pictures = cached.pictures
         if pictures is not None:
             pictures = replace(pictures, prefix=images.prefix)
-        has_features = any(layer.features is not None for layer in found.layers.values())
+        has_features = any(layer.features is not None for layer in cached.layers.values())
         order = images.numbers() if has_features else None
-        return replace(found, found=len(images.stored), pictures=pictures, order=order)
+        return replace(cached, found=len(images.stored), pictures=pictures, order=order)
 
     def _make_statistics(
-        self, planned: SetPlan, images: ImageSet, sums: Accumulator, rows: Rows
+        self, set_plan: SetPlan, images: ImageSet, sums: Accumulator, rows: Rows
     ) -> tuple[Statistics, bool]:
         """The statistics that were extracted, and whether they are in the cache now."""
         sums.check_precision()
         statistics = sums.statistics(images, rows, self.arithmetic)
-        if planned.holds == "stream" and planned.sampling.num is not None:
+        if set_plan.holds == "stream" and set_plan.sampling.num is not None:
             statistics = replace(statistics, found=None)
         changes = images.change_warning(self._settings.timeout)
         if changes is not None:
@@ -472,10 +484,12 @@ class Measurer:
         return statistics, put_in_cache(images, statistics, self._warn)
 
 
-def _join(known: MeasuredSet, found: MeasuredSet) -> MeasuredSet:
+def _join_layers(known: MeasuredSet, computed: MeasuredSet) -> MeasuredSet:
     """A set with the layers that are known, and those that were computed from the same images."""
     before = known.statistics
-    now = found.statistics
+    now = computed.statistics
     order = before.order if now.order is None else now.order
     statistics = replace(now, layers={**before.layers, **now.layers}, order=order)
-    return replace(found, statistics=statistics, features={**known.features, **found.features})
+    return replace(
+        computed, statistics=statistics, features={**known.features, **computed.features}
+    )

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from fidtool.distributed.world import find_differences
-from fidtool.errors import InputError, ResultWarning, RunError, on_every_rank, option
+from fidtool.errors import InputError, ResultWarning, RunError, mark_agreed, option
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.extractor import HALVES, Extractor, fixed_batch
 from fidtool.features.hashes import tensor_hashes
-from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
+from fidtool.features.models.inception import (
+    Weights,
+    has_packed_convolutions,
+    inception_extractor,
+    load_weights,
+)
 from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -71,7 +76,7 @@ class RunNetworks:
         self._protocol = find_protocol(protocol or DEFAULT_PROTOCOL)
         self.kernels = "torch"
         half = HALVES.get(settings.precision, torch.float32)
-        if of_inception and place.type == "cpu" and packs(half):
+        if of_inception and place.type == "cpu" and has_packed_convolutions(half):
             self.kernels = "oneDNN, packed"
         self.warnings: list[ResultWarning] = []
         self.weights: Weights | None = None
@@ -131,19 +136,19 @@ class RunNetworks:
 
     def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:
         """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
-        from fidtool.features.building import custom_extractor  # not needed for Inception
+        from fidtool.features.building import build_extractor  # not needed for Inception
 
         settings = self._settings
         with self._world.together():
-            shared = settings.shared_protocol if layer in settings.further else None
-            extractor = custom_extractor(
+            shared = settings.shared_protocol if layer in settings.other_networks else None
+            extractor = build_extractor(
                 choice, state, self._device, settings.precision, layer, shared
             )
         self.probes[layer] = self._check(extractor, choice)
         self._built[layer] = extractor
         self.definitions[layer] = extractor.definition
 
-    def networks(self, layers: Collection[str]) -> tuple[Extractor, ...]:
+    def get_extractors(self, layers: Collection[str]) -> tuple[Extractor, ...]:
         """Return the networks that compute these layers, of which Inception is built on the first
         call. A collective.
 
@@ -212,7 +217,7 @@ class RunNetworks:
             if differences:
                 name = choice.option("extractor", choice.extractor)
                 differing = "; ".join(differences)
-                raise on_every_rank(
+                raise mark_agreed(
                     InputError(
                         f"the ranks built different networks for {name} ({differing}):",
                         "seed its random weights",

@@ -22,31 +22,31 @@ from fidtool.features.protocol import (
     Definition,
 )
 from fidtool.metrics.cmmd import CMMD
-from fidtool.metrics.metric import not_computable
+from fidtool.metrics.metric import not_computable_error
 from fidtool.names import format_count
 from fidtool.result.explanations import NotComputed
-from fidtool.run.captions import with_captions
-from fidtool.run.groups import with_groups
+from fidtool.run.captions import add_captions
+from fidtool.run.groups import add_groups
 from fidtool.run.sets import (
     FAKE,
     HELDOUT,
     REAL,
     STORED,
-    Content,
     RequestedSet,
     Role,
+    SetContent,
     SetNeeds,
     SetPlan,
-    pair_up,
+    order_by_partner,
     set_needs,
 )
-from fidtool.settings.record import overrides
+from fidtool.settings.record import describe_overrides
 from fidtool.settings.settings import Settings
-from fidtool.sources.array_files import arrays_in
+from fidtool.sources.array_files import read_arrays
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import is_pattern, is_reference, suffix_of
+from fidtool.sources.kinds import file_suffix, is_pattern, is_reference
 from fidtool.sources.listing import (
     STATISTICS_SUFFIXES,
     STDIN,
@@ -56,15 +56,15 @@ from fidtool.sources.listing import (
     split_key,
 )
 from fidtool.sources.memory import Images
-from fidtool.statistics.file import features_alone, read_statistics
-from fidtool.statistics.foreign import NPZ, PICKLE, known_layout, layout_of, with_protocol
+from fidtool.statistics.file import read_statistics, statistics_from_array
+from fidtool.statistics.foreign import NPZ, PICKLE, add_definitions, detect_layout, match_layout
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.console import Console
-from fidtool.system.local_files import in_time
+from fidtool.system.local_files import read_with_timeout
 
 
 @dataclass(frozen=True)
-class Opening:
+class OpenedInputs:
     """What is known before the networks are built, on rank zero.
 
     Attributes:
@@ -80,7 +80,7 @@ class Opening:
     """
 
     sets: tuple[SetPlan, ...]
-    contents: Mapping[SetPlan, Content]
+    contents: Mapping[SetPlan, SetContent]
     images: bool
     settings: Settings
     notes: tuple[str, ...]
@@ -96,15 +96,15 @@ class Opening:
     def files(self) -> dict[SetPlan, Statistics]:
         """The statistics of the sets that have them."""
         return {
-            planned: content.file
-            for planned, content in self.contents.items()
+            set_plan: content.file
+            for set_plan, content in self.contents.items()
             if content.file is not None
         }
 
 
 def open_sets(
     requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool
-) -> Opening:
+) -> OpenedInputs:
     """Open REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is
     ``alone``.
 
@@ -115,27 +115,27 @@ def open_sets(
         InputError: if a set cannot be used.
     """
     work = partial(_open_sets, requests, settings, console, alone)
-    if any(request.given is not None for request in requests):
+    if any(request.data is not None for request in requests):
         return work()  # in the thread of the program, as it may expect for its own objects
     paths = dict.fromkeys(request.path for request in requests)
-    return in_time(" and ".join(paths), work, settings.timeout)
+    return read_with_timeout(" and ".join(paths), work, settings.timeout)
 
 
 def _open_sets(
     requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool
-) -> Opening:
+) -> OpenedInputs:
     roles = [STORED] if alone else [REAL, *[FAKE] * (len(requests) - 1)]
     if settings.heldout is not None:
         roles[-1] = HELDOUT
-    paths = [request.path for request in requests if request.given is None]
+    paths = [request.path for request in requests if request.data is None]
     check_paths(paths, None if alone else requests[0].path, settings.heldout)
-    requests, warnings = spell_once(requests)
+    requests, warnings = merge_spellings(requests)
     roles_of = defaultdict[RequestedSet, list[Role]](list)
     for request, role in zip(requests, roles, strict=True):
         roles_of[request].append(role)
     contents = {}
     # A bad statistics file is refused before a slow listing.
-    for request in sorted(roles_of, key=lambda request: not names_statistics(request.path)):
+    for request in sorted(roles_of, key=lambda request: not is_statistics_path(request.path)):
         own = roles_of[request]
         content = open_set(request, settings, set_needs(settings, *own), console.say)
         _check_roles(request.path, content, own, settings)
@@ -155,35 +155,35 @@ def _open_sets(
             if contents[request].file is not None or completed.floats != settings.floats:
                 needs = set_needs(completed, *own)
                 contents[request] = open_set(request, completed, needs, console.say)
-    drawn = _draw_sets(requests, roles, contents, completed, console.say)
+    drawn = _plan_sets(requests, roles, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
-        opened = with_groups(with_captions(opened, completed), completed)
-    notes = overrides(settings)
+        opened = add_groups(add_captions(opened, completed), completed)
+    notes = describe_overrides(settings)
     if taken:
         notes.append(taken)
     warnings += [content.warning for content in contents.values() if content.warning is not None]
-    sets = [planned for planned, _ in drawn]
+    sets = [set_plan for set_plan, _ in drawn]
     if settings.heldout is not None:
         sets.pop()
-    return Opening(
+    return OpenedInputs(
         sets=tuple(sets),
         contents=opened,
         images=images,
         settings=completed,
-        notes=_say_notes(opened, notes, console),
+        notes=_print_notes(opened, notes, console),
         warnings=tuple(warnings),
     )
 
 
-def _say_notes(
-    contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console
+def _print_notes(
+    contents: Mapping[SetPlan, SetContent], notes: Sequence[str], console: Console
 ) -> tuple[str, ...]:
     """Print notes on the settings and on what is used of each set, and return them."""
     said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
-    for planned, content in contents.items():
-        path = planned.path
-        if planned.holds == "both":
+    for set_plan, content in contents.items():
+        path = set_plan.path
+        if set_plan.holds == "both":
             use = "Fréchet distances use its mean and covariance, other metrics its images"
             said[f"{path}: {use}"] = False
         if content.images is not None and content.images.passed_over.note:
@@ -204,10 +204,10 @@ def complete_settings(
     definitions = {
         path: file.definition for path, file in files.items() if file.definition is not None
     }
-    taken = _settings_of_files(files, definitions, settings, images)
+    taken = _settings_from_files(files, definitions, settings, images)
     if images and settings.floats is not None and settings.float_to_byte is None:
         usual = replace(settings, protocol=taken.get("protocol", settings.protocol)).rounding
-        ways = {*roundings(files).values()}
+        ways = {*find_roundings(files).values()}
         if len(ways) == 1 and ways != {usual}:
             taken["float_to_byte"] = ways.pop()
     if not taken:
@@ -227,7 +227,7 @@ def complete_settings(
         raise
 
 
-def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
+def find_roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     """How floats became bytes, by the paths of the files that say so."""
     ways = {}
     for path, file in files.items():
@@ -236,7 +236,7 @@ def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     return ways
 
 
-def _settings_of_files(
+def _settings_from_files(
     files: Mapping[str, Statistics],
     definitions: Mapping[str, Definition],
     settings: Settings,
@@ -279,15 +279,15 @@ def _settings_of_files(
     )
 
 
-def _draw_sets(
+def _plan_sets(
     requests: Sequence[RequestedSet],
     roles: Sequence[Role],
-    contents: Mapping[RequestedSet, Content],
+    contents: Mapping[RequestedSet, SetContent],
     settings: Settings,
     say: Say,
-) -> list[tuple[SetPlan, Content]]:
+) -> list[tuple[SetPlan, SetContent]]:
     """The set of each argument: the same object for the same path, crop and number of images."""
-    sets: dict[object, tuple[SetPlan, Content]] = {}
+    sets: dict[object, tuple[SetPlan, SetContent]] = {}
     keys = []
     pairs = set_needs(settings, FAKE).pairs
     for number, (request, role) in enumerate(zip(requests, roles, strict=True)):
@@ -300,8 +300,8 @@ def _draw_sets(
         key = (request, crop, sampling.num)
         keys.append(key)
         if key in sets:
-            planned, content = sets[key]
-            sets[key] = replace(planned, roles=(*planned.roles, role)), content
+            set_plan, content = sets[key]
+            sets[key] = replace(set_plan, roles=(*set_plan.roles, role)), content
             continue
         if pairs and role != HELDOUT and content.holds != "images":
             raise InputError(
@@ -313,23 +313,23 @@ def _draw_sets(
         if content.holds == "stream":
             _check_stream(request, settings, sampling, role)
         if content.images is not None:
-            images = content.images.draw(_advise_only_possible(sampling, content, contents))
+            images = content.images.draw(_limit_advice(sampling, content, contents))
             if pairs and role == FAKE:
                 real = sets[keys[0]][1].images
-                images = pair_up(images, content.images, real, settings, say)
+                images = order_by_partner(images, content.images, real, settings, say)
             images = replace(images, crop=crop, floats=settings.floats)
-            if settings.on_error == "fail" and (missing := images.missing()):
+            if settings.on_error == "fail" and (missing := images.missing_lines()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content = content._replace(images=images)
-        planned = SetPlan(
+        set_plan = SetPlan(
             request.path, number, content.holds, (role,), content.size, crop, sampling
         )
-        sets[key] = planned, content
+        sets[key] = set_plan, content
     return [sets[key] for key in keys]
 
 
-def _advise_only_possible(
-    sampling: Sampling, own: Content, contents: Mapping[RequestedSet, Content]
+def _limit_advice(
+    sampling: Sampling, own: SetContent, contents: Mapping[RequestedSet, SetContent]
 ) -> Sampling:
     """The sampling, whose refusal advises the setting of the other sets only if they have enough
     images.
@@ -350,7 +350,7 @@ def _check_stream(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
         )
-    if isinstance(request.given, Images) and request.given.generates and sampling.num is None:
+    if isinstance(request.data, Images) and request.data.generates and sampling.num is None:
         raise InputError(
             f"{request.path} is a function, which can generate any number of images:",
             f"pass {option(role.num, ...)}",
@@ -358,7 +358,7 @@ def _check_stream(
         )
 
 
-def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: Settings) -> None:
+def _check_roles(path: str, content: SetContent, roles: Sequence[Role], settings: Settings) -> None:
     """Refuse what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that
     gates cannot judge.
     """
@@ -369,7 +369,7 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
         pairs = set_needs(settings, STORED).pairs
         if pairs:
             problem = f"{pairs[0].name} compares pairs of images, but there is only one set:"
-            raise not_computable(pairs[0], problem)
+            raise not_computable_error(pairs[0], problem)
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
@@ -378,9 +378,9 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
     if FAKE not in roles:
         return
     if content.images is not None:
-        check_number(settings.expect, path, len(content.images.stored))
+        check_image_count(settings.expect, path, len(content.images.stored))
     elif file is not None:
-        check_number(settings.expect, path, file.count)
+        check_image_count(settings.expect, path, file.count)
         if settings.max_duplicates is not None and file.pictures is None:
             raise InputError(
                 f"{option('max_duplicates')} needs records of the images, and {path} has none:",
@@ -389,14 +389,14 @@ def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: S
             )
 
 
-def check_number(expect: int | None, path: str, count: int | None) -> None:
+def check_image_count(expect: int | None, path: str, count: int | None) -> None:
     """Refuse a FAKE whose number of images is not the expected one."""
     if expect is not None and count != expect:
-        found = "an unknown number of images" if count is None else count
-        raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}")
+        actual = "an unknown number of images" if count is None else count
+        raise InputError(f"{option('expect')} requires {expect} images but {path} has {actual}")
 
 
-def spell_once(
+def merge_spellings(
     requests: Sequence[RequestedSet],
 ) -> tuple[list[RequestedSet], list[ResultWarning]]:
     """Return the sets, with the first for every spelling of its path, and a warning per set with
@@ -406,7 +406,7 @@ def spell_once(
     once = []
     for request in requests:
         identity: object = request
-        if request.given is None:
+        if request.data is None:
             identity = real_path(request.path.removeprefix("file://")).rstrip("/")
         known = spellings.setdefault(identity, {})
         known.setdefault(request.path, request)
@@ -418,35 +418,39 @@ def spell_once(
     return once, warnings
 
 
-def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> Content:
+def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
     """Open a set of images or statistics, without reading any image. A stream is not opened."""
     path = request.path
-    given = request.given
+    given = request.data
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(
                 f"{path} is None, which only ranks above zero may pass, in place of statistics"
             )
-        return Content(file=replace(given.whole(path), layers=given.layers_of(settings.networks)))
+        return SetContent(
+            file=replace(given.whole(path), layers=given.layers_of(settings.networks))
+        )
     if given is not None:
         if given.is_stream:
-            return Content()
+            return SetContent()
         rows = given.features() if settings.features else None
         if rows is not None:
-            return Content(file=features_alone(path, rows, path, FEATURES in needs.collected))
-        content = Content(given.image_set(settings.floats))
+            return SetContent(
+                file=statistics_from_array(path, rows, path, FEATURES in needs.collected)
+            )
+        content = SetContent(given.image_set(settings.floats))
     elif is_reference(path):
         content = _open_reference(path, settings, needs, say)
     else:
         content = _open_path(path, settings, needs, say)
     if content.images is None or settings.frames == "first":
         return content
-    from fidtool.reading.frames import with_frames
+    from fidtool.reading.frames import expand_frames
 
-    return content._replace(images=with_frames(content.images, settings.max_pixels))
+    return content._replace(images=expand_frames(content.images, settings.max_pixels))
 
 
-def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
     # Deferred: a run of folders needs none of it.
     from fidtool.references.catalogue import FEATURES as FEATURES_ARRAY
     from fidtool.references.catalogue import IMAGES, find_reference
@@ -480,20 +484,20 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) ->
                 found=rows.found,
                 order=rows.order,
             )
-        file = with_protocol(file, reference.protocol)
+        file = add_definitions(file, reference.protocol)
     warning = None
     if not reference.protocol:
         warning = ResultWarning("", f"{reference.name}: {reference.note}")
-    return Content(images, file, warning, reference.name, sha256)
+    return SetContent(images, file, warning, reference.name, sha256)
 
 
-def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> Content:
-    files = _single_file(path, settings.features, say)
+def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
+    files = _open_single_file(path, settings.features, say)
     content = None if files is None else _open_statistics(path, files, settings, needs)
-    return content or Content(open_images(path, settings.recursive, settings.floats, say))
+    return content or SetContent(open_images(path, settings.recursive, settings.floats, say))
 
 
-def _single_file(path: str, features: bool, say: Say) -> Files | None:
+def _open_single_file(path: str, features: bool, say: Say) -> Files | None:
     """The file that ``path`` names, which may hold statistics; None if there is none, or
     several.
     """
@@ -504,9 +508,9 @@ def _single_file(path: str, features: bool, say: Say) -> Files | None:
         return Files([name]) if os.path.isfile(name) else None
     from fidtool.sources.remote import remote_files  # deferred: local sets need none of it
 
-    if names_statistics(name):
+    if is_statistics_path(name):
         return remote_files(name, say)
-    if (suffix_of(name) and not features) or name.endswith("/"):
+    if (file_suffix(name) and not features) or name.endswith("/"):
         return None
     try:
         return remote_files(name, say)
@@ -516,35 +520,39 @@ def _single_file(path: str, features: bool, say: Say) -> Files | None:
 
 def _open_statistics(
     path: str, files: Files, settings: Settings, needs: SetNeeds
-) -> Content | None:
+) -> SetContent | None:
     """The statistics in a file; None if it has images instead, by its content or, if that says
     nothing, its name.
     """
     name, key = split_key(path)
-    kind, has_statistics, images = layout_of(files)
+    kind, has_statistics, images = detect_layout(files)
     may_be_features = kind == NPZ and not has_statistics and not images
     if settings.features:
         may_be_features |= bool(key) or not has_statistics
     if may_be_features:
         features = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
         if features is not None:
-            return Content(file=features)
+            return SetContent(file=features)
     if key and kind != PICKLE:
         return None
     if not has_statistics:
-        named = names_statistics(name) or (kind and not suffix_of(name))
+        named = is_statistics_path(name) or (kind and not file_suffix(name))
         if images or not named:
             return None
     file = read_statistics(path, needs.collected, files, key, settings.networks).whole(path)
     if not images:
-        return Content(file=file)
-    if len(needs.usable(file.layers)) < len(needs.layers) or (needs.order and file.order is None):
-        return Content(open_images(f"{path}:{images}", settings.recursive, settings.floats), file)
+        return SetContent(file=file)
+    if len(needs.select_usable(file.layers)) < len(needs.layers) or (
+        needs.order and file.order is None
+    ):
+        return SetContent(
+            open_images(f"{path}:{images}", settings.recursive, settings.floats), file
+        )
     text = (
         f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "
         f"{path}:{images} to use the images"
     )
-    return Content(None, file, ResultWarning("", text))
+    return SetContent(None, file, ResultWarning("", text))
 
 
 def _open_features(
@@ -553,8 +561,8 @@ def _open_features(
     """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there
     are none.
     """
-    stored = arrays_in(files)
-    if len(known_layout(stored)) > 1 and not key:
+    stored = read_arrays(files)
+    if len(match_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance
     rows = {
         name: array for name, array in stored.items() if len(array.shape) == 2 and key in ("", name)
@@ -563,7 +571,7 @@ def _open_features(
     candidates = floats or rows
     if features and len(candidates) == 1:
         ((name, array),) = candidates.items()
-        return features_alone(path, array.read(files), name, wanted)
+        return statistics_from_array(path, array.read(files), name, wanted)
     if floats and not key:
         raise InputError(
             f"{path} has {format_count(len(floats), 'array')} that may be features of images, for "
@@ -573,7 +581,7 @@ def _open_features(
     return None
 
 
-def names_statistics(path: str) -> bool:
+def is_statistics_path(path: str) -> bool:
     """Whether a path names statistics by its suffix or as a reference. They are read before slow
     listings.
     """

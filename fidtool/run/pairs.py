@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, ProgramError, about, in_short
-from fidtool.features.hashes import digest_of
+from fidtool.errors import FidtoolError, ProgramError, prefix_errors, summarize_error
+from fidtool.features.hashes import hash_state_dict
 from fidtool.features.resize import ImageTensors
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.reading.records import ImageRecords
@@ -23,10 +23,10 @@ from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.set_statistics import MeasuredSet
 
 # Number of the worst pairs by each metric that a page can show.
-_MOST_WORST = 12
+_MAX_WORST = 12
 
 
-class Pairs:
+class PairEvaluator:
     """The metrics of pairs of a run on this rank. The constructor is a collective.
 
     Attributes:
@@ -45,7 +45,7 @@ class Pairs:
             with world.together():
                 self._functions.append(metric.on_device(state, run.device.torch_device))
             if state is not None:
-                self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
+                self.recorded[metric.name] = {"weights_sha256": hash_state_dict(state.tensors)}
 
     def values(
         self, real: ImageTensors, fake: ImageTensors, files: Sequence[str]
@@ -59,7 +59,7 @@ class Pairs:
         for row, images in enumerate(zip(real, fake, strict=True)):
             # A program's metric may keep them, and their memory is used again.
             pair = [image.clone() for image in images]
-            with about(files[row]):
+            with prefix_errors(files[row]):
                 values[row] = [
                     _compare(metric, function, *pair)
                     for metric, function in zip(self.metrics, self._functions, strict=True)
@@ -75,7 +75,7 @@ def _compare(
     except FidtoolError:
         raise
     except (Exception, SystemExit) as error:  # custom metrics may raise anything
-        raise ProgramError(f"the metric {metric.name} failed: {in_short(error)}") from error
+        raise ProgramError(f"the metric {metric.name} failed: {summarize_error(error)}") from error
     if not math.isfinite(value):
         raise ProgramError(f"the metric {metric.name} is {value}")
     return value
@@ -110,7 +110,7 @@ def image_values(
     return ImageValues(files, partners, values)
 
 
-def worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
+def find_worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
     """Return the worst pairs of images by each metric of pairs, for a page."""
     worst = []
     if not of_images.partners:
@@ -120,7 +120,7 @@ def worst_pairs(of_images: ImageValues, known: Iterable[Value]) -> tuple[WorstPa
         if numbers is None:
             continue
         order = np.argsort(-numbers if value.number.better == "lower" else numbers, kind="stable")
-        for row in order[:_MOST_WORST].tolist():
+        for row in order[:_MAX_WORST].tolist():
             file = of_images.files[row]
             partner = of_images.partners[row]
             worst.append(WorstPair(file, partner, value.key, float(numbers[row])))

@@ -17,24 +17,24 @@ from fidtool.features.protocol import (
     inception_definition,
 )
 from fidtool.metrics.metric import Metric, MetricFacts
-from fidtool.metrics.registry import Requested
+from fidtool.metrics.registry import RequestedMetric
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
-from fidtool.result.values import Value, values_of
-from fidtool.run.gates import baselines_of
-from fidtool.run.opening import Opening, roundings
+from fidtool.result.values import Value, find_distance, list_values
+from fidtool.run.gates import find_baselines
+from fidtool.run.opening import OpenedInputs, find_roundings
 from fidtool.run.sets import FAKE, HELDOUT, REAL, SetPlan, set_needs
 from fidtool.settings.settings import Settings
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.foreign import inception_doubts
+from fidtool.statistics.foreign import check_inception
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 from fidtool.system.console import Console
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The facts of a run, on every rank: those of the `Opening`, completed, and what follows from
-    them.
+    """The facts of a run, on every rank: those of the `OpenedInputs`, completed, and what follows
+    from them.
 
     Attributes:
         distinct: the sets, each once, with the held-out one.
@@ -57,12 +57,12 @@ class Plan:
     baselines: tuple[Evaluation | None, ...]
     left_out: tuple[NotComputed, ...]
 
-    def values_of(self, asked: Requested) -> list[Value]:
+    def metric_values(self, requested: RequestedMetric) -> list[Value]:
         """Return the values of a metric, for the features of one network."""
         return [
             value
             for value in self.values
-            if value.metric == asked.metric.name and value.features.layer == asked.layer
+            if value.metric == requested.metric.name and value.features.layer == requested.layer
         ]
 
     @property
@@ -70,13 +70,10 @@ class Plan:
         """The Fréchet distance of the first network, see `Number.error_bars`; None if it was not
         requested.
         """
-        for value in self.values:
-            if value.number.error_bars and value.features.layer == FEATURES:
-                return value
-        return None
+        return find_distance(self.values)
 
 
-def choose(opening: Opening, console: Console) -> Opening:
+def select_computable(opening: OpenedInputs, console: Console) -> OpenedInputs:
     """Omit those metrics of ``all`` that cannot be computed, and those whose weights or images are
     lacking.
 
@@ -86,73 +83,75 @@ def choose(opening: Opening, console: Console) -> Opening:
     settings = opening.settings
     chosen = []
     left_out = {}
-    for asked in settings.chosen:
-        reason = _obstacle(asked, opening, console)
+    for requested in settings.selected_metrics:
+        reason = _find_obstacle(requested, opening, console)
         if reason is None:
-            chosen.append(asked)
+            chosen.append(requested)
             continue
-        if not chosen and asked is settings.chosen[-1] and not asked.optional:
+        if not chosen and requested is settings.selected_metrics[-1] and not requested.optional:
             raise reason
-        lacking, line = omission(asked, reason)
-        left_out[lacking] = line
+        missing, line = describe_omission(requested, reason)
+        left_out[missing] = line
     if left_out:
-        settings = replace(settings, left_out={lacking.metric for lacking in left_out})
+        settings = replace(settings, left_out={omitted.metric for omitted in left_out})
     for fake in opening.sets[1:]:
-        omissions(chosen, settings, opening.sets[0], fake)
+        find_omissions(chosen, settings, opening.sets[0], fake)
     for line in left_out.values():  # an evaluation has them, a file does not
         console.say(line, is_result=not opening.evaluates, warns=True)
     decided = {
-        planned: replace(planned, needs=set_needs(settings, *planned.roles))
-        for planned in opening.contents
+        set_plan: replace(set_plan, needs=set_needs(settings, *set_plan.roles))
+        for set_plan in opening.contents
     }
     return replace(
         opening,
-        sets=tuple(decided[planned] for planned in opening.sets),
-        contents={decided[planned]: content for planned, content in opening.contents.items()},
+        sets=tuple(decided[set_plan] for set_plan in opening.sets),
+        contents={decided[set_plan]: content for set_plan, content in opening.contents.items()},
         settings=settings,
         notes=(*opening.notes, *left_out.values()),
         left_out=tuple(left_out),
     )
 
 
-def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
+def _find_obstacle(
+    requested: RequestedMetric, opening: OpenedInputs, console: Console
+) -> FidtoolError | None:
     """Return why a metric cannot be computed of any FAKE; None if it can, as far as is known."""
     settings = opening.settings
-    metric = asked.metric
+    metric = requested.metric
     has_network = metric.network() is not None
     runs = opening.images
-    if has_network and asked.layer in {FEATURES, *settings.further}:
+    if has_network and requested.layer in {FEATURES, *settings.other_networks}:
         runs = False  # its network is one of the run's
     try:
-        if asked.optional:
-            _check_optional(asked, opening, runs)
-        elif len(settings.chosen) > 1 and opening.evaluates and (runs or not has_network):
+        if requested.optional:
+            _check_optional(requested, opening, runs)
+        elif len(settings.selected_metrics) > 1 and opening.evaluates and (runs or not has_network):
             metric.obtain(settings.network.weights, runs, console.say)
     except (InputError, RunError) as error:
-        if isinstance(error, InputError) != bool(asked.optional):
+        if isinstance(error, InputError) != bool(requested.optional):
             raise
         return error
     real, *fakes = opening.sets
-    reasons = [too_few(asked, settings, real, fake) for fake in fakes]
+    reasons = [find_too_few(requested, settings, real, fake) for fake in fakes]
     return reasons[0] if reasons and all(reasons) else None
 
 
-def _check_optional(asked: Requested, opening: Opening, runs: bool) -> None:
+def _check_optional(requested: RequestedMetric, opening: OpenedInputs, runs: bool) -> None:
     """Refuse a metric that cannot be computed; ``runs`` is whether images go through its
     network.
     """
-    metric = asked.metric
-    facts = opening.settings.facts(asked.layer)
+    metric = requested.metric
+    facts = opening.settings.facts(requested.layer)
     metric.check(facts)
     title = f"features of {metric.numbers[0].title}"
     parts = {}
-    for planned, file in opening.files.items():
-        if planned.holds != "statistics" or planned.roles == (HELDOUT,):
+    for set_plan, file in opening.files.items():
+        if set_plan.holds != "statistics" or set_plan.roles == (HELDOUT,):
             continue
-        of_real = REAL in planned.roles and metric.real_features
-        of_fake = FAKE in planned.roles and metric.fake_features
-        path = planned.path
-        parts[path] = _require_layer(path, file, asked.layer, title, of_real or of_fake)
+        of_real = REAL in set_plan.roles and metric.real_features
+        of_fake = FAKE in set_plan.roles and metric.fake_features
+        path = set_plan.path
+        parts[path] = _require_layer(path, file, requested.layer, title, of_real or of_fake)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
         definitions = [part.definition for part in parts.values() if part.definition is not None]
@@ -162,17 +161,17 @@ def _check_optional(asked: Requested, opening: Opening, runs: bool) -> None:
         metric.obtain(opening.settings.network.weights, runs, None)
 
 
-def omission(asked: Requested, reason: FidtoolError) -> tuple[NotComputed, str]:
+def describe_omission(requested: RequestedMetric, reason: FidtoolError) -> tuple[NotComputed, str]:
     """Return a metric that is not computed, and what to say about it."""
-    if asked.optional:
-        line = f"{asked.optional} omits '{asked.name}': {reason.stated}"
+    if requested.optional:
+        line = f"{requested.optional} omits '{requested.name}': {reason.stated}"
     else:
-        line = f"'{asked.name}' is not computed: {reason.text}"
-    return NotComputed(asked.name, asked.title, reason.stated, not asked.optional), line
+        line = f"'{requested.name}' is not computed: {reason.text}"
+    return NotComputed(requested.name, requested.title, reason.stated, not requested.optional), line
 
 
-def too_few(
-    asked: Requested, settings: Settings, real: SetPlan, fake: SetPlan
+def find_too_few(
+    requested: RequestedMetric, settings: Settings, real: SetPlan, fake: SetPlan
 ) -> InputError | None:
     """Return why the sets are too small for a metric; None if they are not, or their numbers are
     not known yet.
@@ -180,40 +179,42 @@ def too_few(
     It is the smallest of the sets whose per-image features the metric needs.
     """
     sets = []
-    if asked.metric.fake_features:
+    if requested.metric.fake_features:
         sets.append(fake)
-        if asked.metric.real_features:
+        if requested.metric.real_features:
             sets.insert(0, real)
-    counts = [(planned.count, planned.path) for planned in sets if planned.count is not None]
+    counts = [(set_plan.count, set_plan.path) for set_plan in sets if set_plan.count is not None]
     if not counts:
         return None
     images, path = min(counts, key=itemgetter(0))
-    return settings.too_few(asked, images, f"{path} has {images}")
+    return settings.too_few_error(requested, images, f"{path} has {images}")
 
 
-def omissions(
-    chosen: Sequence[Requested], settings: Settings, real: SetPlan, fake: SetPlan
+def find_omissions(
+    chosen: Sequence[RequestedMetric], settings: Settings, real: SetPlan, fake: SetPlan
 ) -> list[tuple[NotComputed, str]]:
-    """Return the metrics for which REAL or a FAKE has too few images, see `omission`.
+    """Return the metrics for which REAL or a FAKE has too few images, see `describe_omission`.
 
     Raises:
         InputError: if FAKE would have no value at all.
     """
-    lacking = []
-    for asked in chosen:
-        reason = too_few(asked, settings, real, fake)
+    missing = []
+    for requested in chosen:
+        reason = find_too_few(requested, settings, real, fake)
         if reason is not None:
-            lacking.append((asked, reason))
-    if len(lacking) == len(chosen):
-        raise lacking[0][1]
-    return [omission(asked, reason) for asked, reason in lacking]
+            missing.append((requested, reason))
+    if len(missing) == len(chosen):
+        raise missing[0][1]
+    return [describe_omission(requested, reason) for requested, reason in missing]
 
 
-def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
+def make_plan(
+    opening: OpenedInputs, measured: Mapping[str, Definition] | None, batch_size: int
+) -> Plan:
     """Return the plan of a run. A pure function, apart from reading the baseline.
 
     Args:
-        opening: as `choose` returns it.
+        opening: as `select_computable` returns it.
         measured: definitions of the features that this run's networks compute; None if only
             statistics are compared.
 
@@ -223,25 +224,25 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     """
     settings = opening.settings
     files = opening.files
-    definitions, mismatches = agree(files, settings, measured)
+    definitions, mismatches = check_agreement(files, settings, measured)
     real = opening.sets[0]
-    paths = [planned.path for planned in opening.sets]
-    baselines, unread = baselines_of(settings, paths, definitions[FEATURES])
+    paths = [set_plan.path for set_plan in opening.sets]
+    baselines, unread = find_baselines(settings, paths, definitions[FEATURES])
     warnings = [*opening.warnings, *mismatches]
-    for planned in files:
-        if FAKE in planned.roles and real not in files:  # statistics are usually those of REAL
+    for set_plan in files:
+        if FAKE in set_plan.roles and real not in files:  # statistics are usually those of REAL
             text = (
                 f"statistics are compared as {option('fake')} with images of {real.path}: if they "
                 f"are of the real images, pass them as {option('real')}, which comes first"
             )
-            warnings.append(ResultWarning(planned.path, text, "medium"))
+            warnings.append(ResultWarning(set_plan.path, text, "medium"))
     warnings += dict.fromkeys([*_settings_without_effect(opening), *unread])
     return Plan(
         settings=settings,
         sets=opening.sets,
         distinct=tuple(opening.contents),
         definitions=definitions,
-        values=values_of(definitions, settings, opening.images, [*files.values()]),
+        values=list_values(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
         warnings=tuple(warnings),
@@ -250,7 +251,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     )
 
 
-def agree(
+def check_agreement(
     files: Mapping[SetPlan, Statistics],
     settings: Settings,
     measured: Mapping[str, Definition] | None,
@@ -263,8 +264,10 @@ def agree(
     definitions: dict[str, Definition | None] = {FEATURES: None}
     warnings = []
     for layer in set_needs(settings, REAL, FAKE).layers:
-        metrics = [asked.metric for asked in settings.chosen if asked.layer == layer]
-        parts = _parts(files, layer, metrics, settings)
+        metrics = [
+            requested.metric for requested in settings.selected_metrics if requested.layer == layer
+        ]
+        parts = _layer_by_path(files, layer, metrics, settings)
         own = measured[layer] if measured else None
         dims = settings.network.dims if layer == FEATURES else None
         if own is not None:
@@ -273,13 +276,13 @@ def agree(
         definitions[layer] = definition
         if own is None and (layer == FEATURES or layer not in settings.networks):
             # The settings `protocol` and `extractor` are those of the first network.
-            mismatches = [*_differ_from_settings(parts, settings), *mismatches]
+            mismatches = [*_settings_conflicts(parts, settings), *mismatches]
         if mismatches and not settings.allow_mismatch:
             mismatches[0].advise(f"pass {option('allow_mismatch', True)} to compare them anyway")
             raise mismatches[0]
         if layer in settings.networks and not settings.features:  # these may be of any network
             for path, part in parts.items():
-                warnings += inception_doubts(path, part, settings.networks[layer].extractor)
+                warnings += check_inception(path, part, settings.networks[layer].extractor)
         warnings += [ResultWarning("", mismatch.text, "high") for mismatch in mismatches]
         facts = replace(settings.facts(layer), definition=definition, dims=dims)
         if own is None:
@@ -316,22 +319,22 @@ def _check_metrics(
             yield ResultWarning("", text, "medium")
 
 
-def _parts(
+def _layer_by_path(
     files: Mapping[SetPlan, Statistics], layer: str, metrics: Sequence[Metric], settings: Settings
 ) -> dict[str, LayerStatistics]:
     """Return the statistics of one layer by the path of the file; each of which must have what is
     needed.
     """
     title = "features"
-    if layer in settings.further:
-        title = f"features of {settings.further[layer].subject}"
+    if layer in settings.other_networks:
+        title = f"features of {settings.other_networks[layer].subject}"
     elif layer != FEATURES:
         title = f"features of {metrics[0].numbers[0].title}"
     parts = {}
-    for planned, file in files.items():
-        path = planned.path
-        needs = planned.needs
-        if planned.holds != "both" and layer in needs.layers:
+    for set_plan, file in files.items():
+        path = set_plan.path
+        needs = set_plan.needs
+        if set_plan.holds != "both" and layer in needs.layers:
             per_image = layer in needs.features
             parts[path] = _require_layer(path, file, layer, title, per_image, needs.order)
         elif layer in file.layers:
@@ -417,7 +420,7 @@ def _find_common_definition(
     return reference, mismatches
 
 
-def _differ_from_settings(
+def _settings_conflicts(
     parts: Mapping[str, LayerStatistics], settings: Settings
 ) -> Iterator[InputError]:
     """Yield an error for each of the statistics that are not of what the settings ask for."""
@@ -443,7 +446,7 @@ def _differ_from_settings(
             )
 
 
-def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
+def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
     """Yield what to say about settings that have no effect, and of files that were made with
     others.
     """
@@ -453,7 +456,7 @@ def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
         content.images for content in opening.contents.values() if content.images is not None
     ]
     if files and not opening.images:
-        idle = " and ".join(_idle_with_files(opening))
+        idle = " and ".join(_unused_with_files(opening))
         if idle:
             text = f"{idle}: no effect on the values, because only statistics are compared"
             yield ResultWarning("", text)
@@ -469,25 +472,25 @@ def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
         text = f"{option('features', True)} has no effect: no set is an array of two dimensions"
         yield ResultWarning("", text)
     yield from _floats_without_effect(opening, sources)
-    for planned in files:
-        for role in planned.roles:
+    for set_plan in files:
+        for role in set_plan.roles:
             sampling = settings.sampling(role.num)
             values = {role.crop: getattr(settings, role.crop), sampling.setting: sampling.num}
             for name in filter(values.get, values):
-                text = f"{planned.path} has statistics: {option(name)} does not apply to it"
+                text = f"{set_plan.path} has statistics: {option(name)} does not apply to it"
                 yield ResultWarning("", text)
 
 
 def _floats_without_effect(
-    opening: Opening, sources: Sequence[ImageSet]
+    opening: OpenedInputs, sources: Sequence[ImageSet]
 ) -> Iterator[ResultWarning]:
     """Yield what to say about the settings of images of floats, and of files that were made with
     others.
     """
     settings = opening.settings
-    may_have_floats = any(planned.holds == "stream" for planned in opening.sets)
+    may_have_floats = any(set_plan.holds == "stream" for set_plan in opening.sets)
     if settings.floats:
-        may_have_floats |= any(images.scaled for images in sources)
+        may_have_floats |= any(images.has_floats for images in sources)
     idle = []
     if settings.value_range is not None and not may_have_floats:
         idle.append("value_range")
@@ -496,7 +499,7 @@ def _floats_without_effect(
     for name in idle:
         text = f"{option(name)} has no effect: it only affects images of floats"
         yield ResultWarning("", text)
-    ways = roundings({planned.path: file for planned, file in opening.files.items()})
+    ways = find_roundings({set_plan.path: file for set_plan, file in opening.files.items()})
     if settings.floats is not None:
         ways["this run"] = settings.rounding
     if len({*ways.values()}) > 1:
@@ -505,12 +508,14 @@ def _floats_without_effect(
         yield ResultWarning("", text, "medium")
 
 
-def _idle_with_files(opening: Opening) -> list[str]:
+def _unused_with_files(opening: OpenedInputs) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
     settings = opening.settings
     network = settings.network
     usual = Settings().network
-    metrics = [asked.metric for asked in settings.chosen if not asked.further]
+    metrics = [
+        requested.metric for requested in settings.selected_metrics if not requested.network_name
+    ]
     names = ["extractor", "weights", "input_size", "feature_step"]
     if any("," in f"{(file.config or {}).get('extractor')}" for file in opening.files.values()):
         names.remove("extractor")  # it selects one of the networks in a file

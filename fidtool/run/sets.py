@@ -56,7 +56,7 @@ class SetNeeds:
     order: bool = False
     pairs: tuple[PairMetric, ...] = ()
 
-    def usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
+    def select_usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
         """Return those of these layers that are needed, and have the features of each image if
         these are needed.
         """
@@ -80,18 +80,18 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
     real = REAL in roles
     fake = FAKE in roles or STORED in roles
     heldout = settings.heldout is not None
-    chosen = [asked for asked in settings.chosen if asked.layer != PIXELS]
+    chosen = [requested for requested in settings.selected_metrics if requested.layer != PIXELS]
     layers: dict[str, None] = {}
     features = set()
     if chosen or heldout:
         layers[FEATURES] = None
     if heldout or (fake and settings.influence):
         features.add(FEATURES)
-    for asked in chosen:
-        metric = asked.metric
+    for requested in chosen:
+        metric = requested.metric
         has_bars = any(number.error_bars for number in metric.numbers)
         if fake or has_bars or (real and not metric.fake_only):
-            layers[asked.layer] = None
+            layers[requested.layer] = None
         if (
             settings.grouped_by
             or (real and metric.real_features)
@@ -99,14 +99,14 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
             or (has_bars and HELDOUT in roles)
             or (has_bars and fake and settings.uncertainty)
         ):
-            features.add(asked.layer)
+            features.add(requested.layer)
     shown = features | {FEATURES} if settings.report is not None else features
-    metrics = [asked.metric for asked in settings.chosen] if fake else []
+    metrics = [requested.metric for requested in settings.selected_metrics] if fake else []
     return SetNeeds(
         layers=tuple(layers),
         features=frozenset(features),
         collected=tuple(layer for layer in layers if layer in shown),
-        order=fake and any(asked.metric.stored_order for asked in chosen),
+        order=fake and any(requested.metric.stored_order for requested in chosen),
         pairs=tuple(metric for metric in metrics if isinstance(metric, PairMetric)),
     )
 
@@ -116,7 +116,7 @@ class RequestedSet:
     """A set as the caller passes it: a path, or the name of what is ``given`` in memory."""
 
     path: str
-    given: Images | Statistics | None = None
+    data: Images | Statistics | None = None
 
 
 def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
@@ -155,7 +155,7 @@ def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
 Holding = Literal["images", "stream", "statistics", "both"]
 
 
-class Content(NamedTuple):
+class SetContent(NamedTuple):
     """The images or the statistics of a set; with both, the images give what the statistics lack. A
     stream has neither.
 
@@ -220,7 +220,7 @@ class SetPlan:
     needs: SetNeeds = SetNeeds()
 
 
-def pair_up(
+def order_by_partner(
     drawn: ImageSet,
     images: ImageSet,
     real: ImageSet | None,

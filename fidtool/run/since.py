@@ -9,13 +9,13 @@ import numpy as np
 from fidtool.errors import InputError
 from fidtool.names import format_count
 from fidtool.sources.image_set import ImageSet, SetPart
-from fidtool.statistics.merging import Facts, describe_statistics, refuse_other
+from fidtool.statistics.merging import Facts, check_same_run, describe_statistics
 from fidtool.statistics.set_statistics import Statistics
 
-_AGAIN = "compute the statistics of all images again"
+_COMPUTE_AGAIN = "compute the statistics of all images again"
 # Number of images that are compared by their pixels although their files seem unchanged: the set
 # may be another.
-_CHECKED = 16
+_CHECKED_IMAGES = 16
 
 
 def locate_images(
@@ -32,17 +32,17 @@ def locate_images(
         InputError: if the ``facts`` of this run are others, or some of the images are no longer
             there.
     """
-    refuse_other(name, describe_statistics(name, before.whole(name)), "this run", facts)
+    check_same_run(name, describe_statistics(name, before.whole(name)), "this run", facts)
     pictures = before.pictures
     if pictures is None:
-        raise InputError(f"{name} does not have the names of its images:", _AGAIN)
+        raise InputError(f"{name} does not have the names of its images:", _COMPUTE_AGAIN)
     where = {images.stored[number]: place for place, number in enumerate(images.order.tolist())}
     gone = [image for image in pictures.names if image not in where]
     if gone:
         raise InputError(
             f"{images.path} no longer has {format_count(len(gone), 'image')} of {name} "
             f"({gone[0]}):",
-            _AGAIN,
+            _COMPUTE_AGAIN,
         )
     places = np.array([where[image] for image in pictures.names], dtype=np.int64)
     doubtful = places
@@ -51,7 +51,7 @@ def locate_images(
         stamps = stamps[places]
         if stamps.shape == pictures.stamps.shape:
             differ = (stamps != pictures.stamps).any(axis=1)
-            doubtful = np.union1d(places[differ], places[:_CHECKED])
+            doubtful = np.union1d(places[differ], places[:_CHECKED_IMAGES])
     new = np.setdiff1d(np.arange(len(images)), places)
     part = SetPart("known", images.digest(), len(images), places)
     known = replace(
@@ -64,8 +64,8 @@ def locate_images(
     )
     return (
         known,
-        images.restricted(replace(part, name="doubtful", places=np.sort(doubtful))),
-        images.restricted(replace(part, name="new", places=new)),
+        images.take_part(replace(part, name="doubtful", places=np.sort(doubtful))),
+        images.take_part(replace(part, name="new", places=new)),
     )
 
 
@@ -73,18 +73,18 @@ def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) ->
     """Raise an InputError if images ``now`` have other pixels than ``before``, or cannot be
     read.
     """
-    known = _digests(before)
-    changed = [image for image, digest in _digests(now).items() if known[image] != digest]
-    changed += [bad.file for bad in now.skipped]
+    known = _digests_by_name(before)
+    changed = [image for image, digest in _digests_by_name(now).items() if known[image] != digest]
+    changed += [bad_file.file for bad_file in now.skipped]
     if changed:
         raise InputError(
             f"{format_count(len(changed), 'image')} of {path} changed after {name} was computed "
             f"({changed[0]}):",
-            _AGAIN,
+            _COMPUTE_AGAIN,
         )
 
 
-def _digests(statistics: Statistics) -> dict[str, bytes]:
+def _digests_by_name(statistics: Statistics) -> dict[str, bytes]:
     pictures = statistics.pictures
     assert pictures is not None
     return dict(zip(pictures.names, pictures.records["digest"].tolist(), strict=True))

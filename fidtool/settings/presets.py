@@ -10,7 +10,7 @@ from typing import Any
 
 from fidtool.errors import option
 from fidtool.metrics.registry import METRIC_SETTINGS, select_metrics
-from fidtool.names import closest, fold, unknown_name
+from fidtool.names import fold, unknown_name_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Preset:
     Attributes:
         name: value of ``--preset``.
         settings: settings by their names in `fidtool.settings.settings.Settings`, and those of
-            metrics by `fidtool.metrics.registry.key_of`.
+            metrics by `fidtool.metrics.registry.setting_key`.
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
@@ -224,17 +224,17 @@ def find_preset(name: str) -> Preset:
             if fold(spelling) == fold(name):
                 return preset
             spellings.append(spelling)
-    raise unknown_name("preset", name, closest(name, spellings), ", ".join(PRESETS), "preset")
+    raise unknown_name_error("preset", name, spellings, ", ".join(PRESETS), "preset")
 
 
-def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def apply_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords of `fidtool.settings.settings.Settings`, completed by those of the preset
     among them.
 
     Args:
         layers: settings, of which those in a later mapping override the others, and all override
-            the preset. They can have settings of metrics, by `fidtool.metrics.registry.key_of`; in
-            the last one, only of those in ``metrics``.
+            the preset. They can have settings of metrics, by
+            `fidtool.metrics.registry.setting_key`; in the last one, only of those in ``metrics``.
     """
     merged = dict[str, Any]()
     for layer in layers:

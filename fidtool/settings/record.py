@@ -12,13 +12,13 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import ResultWarning, option
-from fidtool.features.choice import IN_VALUE
-from fidtool.metrics.registry import BUILT_IN, key_of
+from fidtool.features.choice import VALUE_SETTINGS
+from fidtool.metrics.registry import BUILT_IN, setting_key
 from fidtool.names import format_count
-from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.presets import PRESETS, apply_preset
 from fidtool.settings.settings import ALL_SETTINGS, OUTPUT, PYTHON, Settings
-from fidtool.system.json_fields import plain
-from fidtool.validation import declared_settings
+from fidtool.system.json_fields import to_json_value
+from fidtool.validation import find_settings
 
 
 class Origin(NamedTuple):
@@ -103,7 +103,7 @@ class RunRecord:
     advice: str = ""
 
 
-def origin_of(command: tuple[str, ...] | str) -> Origin:
+def make_origin(command: tuple[str, ...] | str) -> Origin:
     """Return the origin of a run that starts now, on this machine."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Origin(command, socket.gethostname(), date)
@@ -117,29 +117,29 @@ def record_settings(settings: Settings) -> dict[str, Any]:
     """
     values = {
         name: getattr(settings, name)
-        for name, setting in declared_settings(Settings).items()
+        for name, setting in find_settings(Settings).items()
         if setting.group not in (OUTPUT, PYTHON)
     }
-    for name in IN_VALUE.values():
+    for name in VALUE_SETTINGS.values():
         values[name] = getattr(settings.network, name)
     if settings.extractor:
         values["extractor"] = ",".join(map(str, values["extractor"]))
     values["float_to_byte"] = settings.rounding
-    values["metrics"] = [asked.spec for asked in settings.asked]
+    values["metrics"] = [asked.spec for asked in settings.metrics_as_requested]
     if isinstance(settings.captions, tuple):
         values["captions"] = format_count(len(settings.captions), "caption")
     custom = dict[str, Any]()
-    for asked in settings.chosen:
+    for asked in settings.selected_metrics:
         metric = asked.metric
-        for name, setting in declared_settings(type(metric)).items():
-            key = key_of(metric.name, name)
+        for name, setting in find_settings(type(metric)).items():
+            key = setting_key(metric.name, name)
             value = getattr(metric, name)
             if metric.name in BUILT_IN:
                 values[key] = value
             elif value != setting.default:
                 custom[key] = value
     values["metric_options"] = custom or None
-    return {name: plain(value) for name, value in values.items()}
+    return {name: to_json_value(value) for name, value in values.items()}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
@@ -166,21 +166,22 @@ def settings_of_set(settings: Settings) -> dict[str, Any]:
     return changed
 
 
-def overrides(settings: Settings) -> list[str]:
+def describe_overrides(settings: Settings) -> list[str]:
     """Return one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
     named = option("preset", settings.preset)
     values = record_settings(settings)
-    usual = record_settings(Settings(**with_preset({"preset": settings.preset})))
-    return [
-        f"{named}: {option(name, _text_of(values[name]))} instead of {_text_of(usual[name])}"
-        for name in PRESETS[settings.preset].settings
-        if name in values and values[name] != usual[name]
-    ]
+    usual = record_settings(Settings(**apply_preset({"preset": settings.preset})))
+    lines = []
+    for name in PRESETS[settings.preset].settings:
+        if name in values and values[name] != usual[name]:
+            changed = option(name, _format_value(values[name]))
+            lines.append(f"{named}: {changed} instead of {_format_value(usual[name])}")
+    return lines
 
 
-def _text_of(value: object) -> str:
+def _format_value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, option, short_repr
 from fidtool.features.choice import (
-    IN_VALUE,
     MODEL_FAMILIES,
     NAMED_EXTRACTORS,
+    VALUE_SETTINGS,
     NetworkChoice,
     check_extractor,
-    further_networks,
-    networks_of,
-    protocol_of,
+    name_other_networks,
+    normalize_protocol,
+    parse_networks,
 )
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -32,21 +32,21 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, select_metrics
-from fidtool.names import suggestion
-from fidtool.settings.presets import PRESETS, find_preset, with_preset
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, RequestedMetric, select_metrics
+from fidtool.names import suggest_name
+from fidtool.settings.presets import PRESETS, apply_preset, find_preset
 from fidtool.sources.crops import CROPS, EXAMPLE, Crop
 from fidtool.validation import (
-    LONGEST_SECONDS,
     MAX_PIXELS,
+    MAX_SECONDS,
     MAX_SKIP,
     File,
     Setting,
     TorchDevice,
     Validated,
-    black_and_white,
-    declared_settings,
-    most_skipped,
+    find_settings,
+    max_skipped_files,
+    parse_value_range,
 )
 
 if TYPE_CHECKING:
@@ -70,23 +70,25 @@ _GATED = " or ".join(
 )
 
 
-def _observer(progress: object) -> object:
+def _check_progress(progress: object) -> object:
     function = getattr(progress, "func", progress)  # of a partial, such as one of the class tqdm
     if isinstance(progress, bool) or (callable(progress) and not isinstance(function, type)):
         return progress
     raise InputError(
-        f"{option('progress')} must be True or a function, not {brief(progress)}:",
+        f"{option('progress')} must be True or a function, not {short_repr(progress)}:",
         f"pass {option('progress', True)} for progress bars",
     )
 
 
-def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
+def _parse_networks(extractor: object) -> tuple[NetworkChoice, ...]:
     """Return the networks of a run, each with the settings in its own value.
 
     The first is Inception, if that is among them. Of several with the first's extractor, it is the
     one without settings in its value, which has the plain name.
     """
-    networks = sorted(networks_of(extractor), key=lambda network: network.extractor != "inception")
+    networks = sorted(
+        parse_networks(extractor), key=lambda network: network.extractor != "inception"
+    )
     for place, network in enumerate(networks):
         if str(network) == networks[0].extractor:
             networks.insert(0, networks.pop(place))
@@ -94,15 +96,15 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
     return tuple(networks)
 
 
-def _device_name(device: object) -> str:
+def _check_device(device: object) -> str:
     if not isinstance(device, str) and not hasattr(device, "type"):
         raise InputError(
-            f"{option('device')} must be a string or a torch.device, not {brief(device)}"
+            f"{option('device')} must be a string or a torch.device, not {short_repr(device)}"
         )
     return str(device)
 
 
-def _local_folder(checkpoint: str) -> str:
+def _check_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
         raise InputError(
             f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}"
@@ -110,7 +112,7 @@ def _local_folder(checkpoint: str) -> str:
     return checkpoint
 
 
-def _captions(captions: object) -> object:
+def _check_captions(captions: object) -> object:
     if isinstance(captions, str | os.PathLike):
         return captions
     texts = tuple(captions) if isinstance(captions, Sequence) else ()
@@ -137,7 +139,7 @@ class CheckSettings(Validated):
         "Search folders with their subfolders.", default="recursive"
     )
     value_range: tuple[float, float] | None = Setting(
-        None, IMAGES, "LOW,HIGH", convert=black_and_white
+        None, IMAGES, "LOW,HIGH", convert=parse_value_range
     ).help(
         "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not "
         "needed for integers."
@@ -159,17 +161,17 @@ class CheckSettings(Validated):
         default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
     )
     peer_timeout: float = Setting(
-        20.0, RANKS, "SECONDS", least=3, most=LONGEST_SECONDS, defines=False
+        20.0, RANKS, "SECONDS", least=3, most=MAX_SECONDS, defines=False
     ).help("End the run if a rank sends no heartbeat for this long.")
     timeout: float = Setting(
-        1800.0, RANKS, "SECONDS", least=1, most=LONGEST_SECONDS, defines=False
+        1800.0, RANKS, "SECONDS", least=1, most=MAX_SECONDS, defines=False
     ).help(
         "End the run if a rank waits this long for the slowest rank or for its decoding workers. "
         "All ranks must start within the same time, or within 120 s if that is shorter."
     )
 
     progress: bool | Callable[[str, int, int | None], None] | None = Setting(
-        None, PYTHON, convert=_observer
+        None, PYTHON, convert=_check_progress
     ).help(
         "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, "
         "the number of its images that rank zero has processed, and how many it will process, or "
@@ -190,7 +192,7 @@ class StatisticsSettings(CheckSettings):
     """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images.
 
     A metric's own settings are declared in its class. The settings of a preset must be passed as
-    well, see `fidtool.settings.presets.with_preset`.
+    well, see `fidtool.settings.presets.apply_preset`.
     """
 
     preset: str | None = Setting(
@@ -213,7 +215,7 @@ class StatisticsSettings(CheckSettings):
         default="pytorch-fid; with a statistics file, the file's",
     )
     extractor: str | NetworkChoice | Sequence[Any] | None = Setting(
-        None, MEASURE, "NAME,NAME", common=True, convert=_in_order
+        None, MEASURE, "NAME,NAME", common=True, convert=_parse_networks
     ).help(
         f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program "
         "FILE.pt2, a TorchScript FILE.pt, or a function that returns a custom network, "
@@ -261,7 +263,7 @@ class StatisticsSettings(CheckSettings):
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(
-        None, MACHINE, "NAME", common=True, convert=_device_name
+        None, MACHINE, "NAME", common=True, convert=_check_device
     ).help("cpu, cuda or cuda:0.", default="cuda if available")
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
@@ -279,35 +281,35 @@ class StatisticsSettings(CheckSettings):
         default="diagnosis",
     )
     checkpoint: File = Setting(
-        None, RESUME, "DIR", common=True, defines=False, convert=_local_folder
+        None, RESUME, "DIR", common=True, defines=False, convert=_check_folder
     ).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with "
         "any number of ranks."
     )
 
     left_out: Collection[str] = ()
-    """Names of metrics that this run cannot compute, as `Requested.name`."""
+    """Names of metrics that this run cannot compute, as `RequestedMetric.name`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for asked in self.chosen:
-            metric = asked.metric
-            if metric.own_network not in (None, self.network_of(asked.layer)):
+        for requested in self.selected_metrics:
+            metric = requested.metric
+            if metric.own_network not in (None, self.layer_network(requested.layer)):
                 raise InputError(
-                    f"{metric.name} has another network for the layer {asked.layer!r} than another "
-                    f"metric or {option('extractor')}:",
+                    f"{metric.name} has another network for the layer {requested.layer!r} than "
+                    f"another metric or {option('extractor')}:",
                     "choose another layer for its values",
                     setting="metrics",
                 )
-            if not asked.optional:
-                metric.check(self.facts(asked.layer))
+            if not requested.optional:
+                metric.check(self.facts(requested.layer))
 
     # What a run uses, which follows from the settings and is determined once:
 
     @property
-    def _requested(self) -> Sequence[Requested]:
+    def _all_metrics(self) -> Sequence[RequestedMetric]:
         """The setting ``metrics``, also those that are left out."""
-        return cast(Sequence[Requested], self.metrics)
+        return cast(Sequence[RequestedMetric], self.metrics)
 
     @cached_property
     def _networks(self) -> tuple[NetworkChoice, ...]:
@@ -324,7 +326,7 @@ class StatisticsSettings(CheckSettings):
         """
         stated = self._networks[0]
         settings = dict[str, Any]()
-        for name in IN_VALUE.values():
+        for name in VALUE_SETTINGS.values():
             typed = getattr(self, name)
             own = getattr(stated, name)
             if own is not None:
@@ -332,31 +334,31 @@ class StatisticsSettings(CheckSettings):
                     raise InputError(
                         f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
                     )
-                typed = declared_settings(type(self))[name].check(own)
+                typed = find_settings(type(self))[name].check(own)
             settings[name] = typed
         first = replace(stated, **settings, apart=str(stated) == stated.extractor)
         check_extractor(first)
         source = "preset" if self.preset else "protocol"
-        return replace(first, protocol=protocol_of(first, first.protocol, source))
+        return replace(first, protocol=normalize_protocol(first, first.protocol, source))
 
     @cached_property
-    def further(self) -> Mapping[str, NetworkChoice]:
+    def other_networks(self) -> Mapping[str, NetworkChoice]:
         """Further networks of the run, by the layer of their features."""
-        return further_networks(self.network, self._networks[1:])
+        return name_other_networks(self.network, self._networks[1:])
 
     @property
-    def _stated(self) -> Mapping[str, NetworkChoice]:
+    def _main_networks(self) -> Mapping[str, NetworkChoice]:
         """The networks through which all images pass, by the layer of their features."""
-        return {FEATURES: self.network, **self.further}
+        return {FEATURES: self.network, **self.other_networks}
 
     @cached_property
     def networks(self) -> Mapping[str, NetworkChoice]:
         """All networks by the layer of their features, also those of metrics with their own."""
         own = dict[str, NetworkChoice]()
-        for asked in self.chosen:
-            if asked.metric.own_network is not None:
-                own.setdefault(asked.layer, asked.metric.own_network)
-        return {**own, **self._stated}
+        for requested in self.selected_metrics:
+            if requested.metric.own_network is not None:
+                own.setdefault(requested.layer, requested.metric.own_network)
+        return {**own, **self._main_networks}
 
     @property
     def shared_protocol(self) -> str | None:
@@ -373,32 +375,37 @@ class StatisticsSettings(CheckSettings):
         return self.float_to_byte or find_protocol(own or DEFAULT_PROTOCOL).float_to_byte
 
     @cached_property
-    def chosen(self) -> list[Requested]:
+    def selected_metrics(self) -> list[RequestedMetric]:
         """The metrics of each network, in the order in which they are computed and listed: built-in
         ones first.
         """
-        names = [*BUILT_IN, *(asked.metric.name for asked in self._requested)]
-        requested = sorted(self._requested, key=lambda asked: names.index(asked.metric.name))
-        chosen = [asked._replace(layer=self.layer_of(asked.metric)) for asked in requested]
-        for layer, network in self.further.items():
-            for asked in requested:
-                if asked.metric.per_network:
-                    chosen.append(asked._replace(layer=layer, further=network.subject))
-        return [asked for asked in chosen if asked.name not in self.left_out]
+        names = [*BUILT_IN, *(requested.metric.name for requested in self._all_metrics)]
+        metrics = sorted(
+            self._all_metrics, key=lambda requested: names.index(requested.metric.name)
+        )
+        selected = []
+        for requested in metrics:
+            selected.append(requested._replace(layer=self.metric_layer(requested.metric)))
+        for layer, network in self.other_networks.items():
+            for requested in metrics:
+                if requested.metric.per_network:
+                    other = requested._replace(layer=layer, network_name=network.subject)
+                    selected.append(other)
+        return [requested for requested in selected if requested.name not in self.left_out]
 
     @property
-    def asked(self) -> list[Requested]:
+    def metrics_as_requested(self) -> list[RequestedMetric]:
         """The metrics in the order in which they were requested."""
-        names = {asked.metric.name for asked in self.chosen}
-        return [asked for asked in self._requested if asked.metric.name in names]
+        names = {requested.metric.name for requested in self.selected_metrics}
+        return [requested for requested in self._all_metrics if requested.metric.name in names]
 
     @property
-    def gated(self) -> str:
+    def gated_value(self) -> str:
         """Name of the value that ``fail_above`` limits: the first that can have a gate; empty if
         there is none.
         """
-        for asked in self.asked:
-            for number in asked.metric.numbers:
+        for requested in self.metrics_as_requested:
+            for number in requested.metric.numbers:
                 if number.gated:
                     return number.name
         return ""
@@ -414,37 +421,39 @@ class StatisticsSettings(CheckSettings):
             return None
         return ValueRange(*self.value_range, self.rounding == "floor")
 
-    def layer_of(self, metric: Metric) -> str:
+    def metric_layer(self, metric: Metric) -> str:
         """Return the layer whose features a metric uses: that of the run's network if both have the
         same.
         """
-        for layer, network in self._stated.items():
+        for layer, network in self._main_networks.items():
             if network == metric.network():
                 return layer
         return metric.layer
 
-    def network_of(self, layer: str) -> NetworkChoice:
+    def layer_network(self, layer: str) -> NetworkChoice:
         """Return the network that computes a layer."""
         return self.networks.get(layer, self.network)
 
     def facts(self, layer: str) -> MetricFacts:
         """Return what is known about the features of a layer."""
-        network = self.further.get(layer, self.network)
+        network = self.other_networks.get(layer, self.network)
         return MetricFacts(network.extractor, network.dims)
 
-    def too_few(self, asked: Requested, images: int, has: str = "") -> InputError | None:
+    def too_few_error(
+        self, requested: RequestedMetric, images: int, has: str = ""
+    ) -> InputError | None:
         """Return why a metric cannot be computed of so few images, for which see `MetricFacts`;
         None if it can.
         """
         try:
-            asked.metric.check(replace(self.facts(asked.layer), images=images, has=has))
+            requested.metric.check(replace(self.facts(requested.layer), images=images, has=has))
         except InputError as error:
             return error
         return None
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
-        return most_skipped(self.max_skip, count) if self.on_error == "skip" else 0
+        return max_skipped_files(self.max_skip, count) if self.on_error == "skip" else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -479,7 +488,7 @@ class Settings(StatisticsSettings):
         "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array "
         "FILE.npz:NAME."
     )
-    captions: File | Sequence[str] = Setting(None, METRICS, "FILE", convert=_captions).help(
+    captions: File | Sequence[str] = Setting(None, METRICS, "FILE", convert=_check_captions).help(
         "Captions of the images of every FAKE: a table with columns path and caption, a folder "
         "of .txt files named as the images are, or a .txt with a caption per line, in the order "
         "of the images; in Python also a list."
@@ -553,11 +562,13 @@ class Settings(StatisticsSettings):
                 f"{option('sample', 'first')} needs the number of images:",
                 f"pass {option('num', ...)}",
             )
-        metrics = [asked.metric for asked in self._requested]
+        metrics = [requested.metric for requested in self._all_metrics]
         has_pairs = any(isinstance(metric, PairMetric) for metric in metrics)
         has_captions = any(metric.captions for metric in metrics)
         has_bars = any(
-            number.error_bars for asked in self.chosen for number in asked.metric.numbers
+            number.error_bars
+            for requested in self.selected_metrics
+            for number in requested.metric.numbers
         )
         to_metrics = f"to {option('metrics')}"
         add_fid = f"add fid {to_metrics}"
@@ -571,7 +582,7 @@ class Settings(StatisticsSettings):
                 raise InputError(f"{option(name)} {problem}:", remedy)
 
         require(
-            self.gated,
+            self.gated_value,
             "fail_above",
             "limits none of the requested metrics",
             f"add {_GATED} {to_metrics}",
@@ -624,10 +635,12 @@ class Settings(StatisticsSettings):
 
 
 ALL_SETTINGS = {
-    **declared_settings(Settings),
+    **find_settings(Settings),
     **{key: setting for key, (_, setting) in METRIC_SETTINGS.items()},
 }
-"""The settings by name, and those of the built-in metrics by `fidtool.metrics.registry.key_of`."""
+"""The settings by name, and those of the built-in metrics by
+`fidtool.metrics.registry.setting_key`.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -643,7 +656,7 @@ def with_arguments_of(
     ``__signature__``. The docstring gets a description of each keyword.
     """
     types = get_type_hints(kind)
-    settings = declared_settings(cast(type, kind))
+    settings = find_settings(cast(type, kind))
 
     def decorate(function: Callable[..., T]) -> Callable[P, T]:
         original = inspect.signature(function)
@@ -660,9 +673,9 @@ def with_arguments_of(
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                hint = _hint(kwargs, signature.parameters)
+                hint = _suggest_keyword(kwargs, signature.parameters)
                 raise TypeError(f"{function.__name__}() {error}{hint}") from None
-            chosen = with_preset({name: given.pop(name) for name in settings if name in given})
+            chosen = apply_preset({name: given.pop(name) for name in settings if name in given})
             return function(**given, settings=Settings(**chosen))
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -673,7 +686,7 @@ def with_arguments_of(
     return decorate
 
 
-def _hint(keywords: Mapping[str, Any], known: Collection[str]) -> str:
+def _suggest_keyword(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     """Return what to write instead of unknown keywords: a metric with a setting, or similar
     keywords.
     """
@@ -682,10 +695,10 @@ def _hint(keywords: Mapping[str, Any], known: Collection[str]) -> str:
         if name in METRIC_SETTINGS and "metrics" in known:
             kind, own = METRIC_SETTINGS[name]
             return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
-        if name in (declared_settings(Settings)["precision"].choices or ()):
+        if name in (find_settings(Settings)["precision"].choices or ()):
             return f"; write precision={name!r}"
-        for setting in declared_settings(Settings).values():
+        for setting in find_settings(Settings).values():
             flag = setting.flag.removeprefix("--").replace("-", "_")
             if setting.kind is bool and name == f"no_{flag}":
                 return f"; write {setting.name}=False"
-    return "".join(suggestion(name, known, 0.75) for name in unknown)
+    return "".join(suggest_name(name, known, 0.75) for name in unknown)

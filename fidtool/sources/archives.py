@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import (
-    MOST_BYTES,
+    MAX_BYTES,
     ContentError,
     ExtentReader,
-    open_explained,
+    open_with_errors,
     read_extent,
-    too_large,
+    too_large_error,
 )
-from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import PassedOver, suffix_of
+from fidtool.sources.image_set import ImageSet, Names, SourceFiles, split_common_folder
+from fidtool.sources.kinds import IgnoredFiles, file_suffix
 
 
 class Member(NamedTuple):
@@ -55,7 +55,7 @@ class Member(NamedTuple):
     problem: str = ""
 
 
-def list_images(named: NamedFiles) -> ImageSet:
+def list_images(named: SourceFiles) -> ImageSet:
     """List the images in zip archives, or in tar archives, compressed or not.
 
     If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key
@@ -63,17 +63,17 @@ def list_images(named: NamedFiles) -> ImageSet:
     refused.
     """
     paths = named.files.paths
-    is_zip = suffix_of(paths[0]) == ".zip"
+    is_zip = file_suffix(paths[0]) == ".zip"
     is_compressed = False
-    passed_over = PassedOver()
+    passed_over = IgnoredFiles()
     members: list[Member] = []
     names: list[str] = []
     counts: list[int] = []
     _, labels = split_common_folder(paths)
     for file, archive in enumerate(paths):
-        with open_explained(named.files, file) as handle:
-            is_compressed |= not is_zip and _decompressed(handle) is not handle
-            stored = _members_in(archive, is_zip, named.key, handle, passed_over)
+        with open_with_errors(named.files, file) as handle:
+            is_compressed |= not is_zip and _decompress(handle) is not handle
+            stored = _list_members(archive, is_zip, named.key, handle, passed_over)
         _refuse_duplicates(archive, stored)
         prefix = f"{labels[file]}/" if len(paths) > 1 else ""
         names += [prefix + member.name for member in stored]
@@ -83,7 +83,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     if is_compressed:
         kind = f"compressed {kind}"
     if not names:
-        raise passed_over.nothing_found(named.path, kind)
+        raise passed_over.no_images_error(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
     file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -94,14 +94,14 @@ def list_images(named: NamedFiles) -> ImageSet:
     return ImageSet(named.path, kind, Names(names), prefix, reader, order, passed_over)
 
 
-def _members_in(
-    archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: PassedOver
+def _list_members(
+    archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: IgnoredFiles
 ) -> list[Member]:
     """Return the images in the order in which they are stored."""
     if is_zip:
-        images = _images_of_zip(archive, key, handle, passed_over)
+        images = _list_zip(archive, key, handle, passed_over)
     else:
-        images = _images_of_tar(key, handle, passed_over)
+        images = _list_tar(key, handle, passed_over)
     members = sorted(images, key=attrgetter("start"))
     if any("\0" in member.name for member in members):
         raise ValueError("a member's name contains a null character")
@@ -139,21 +139,19 @@ def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
 
 # Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7).
 _HEADER = 30
-_MOST = 2**60
+_MAX_SIZE = 2**60
 _ENCRYPTED = 0x1
 
 
-def _images_of_zip(
-    path: str, key: str, handle: BinaryIO, passed_over: PassedOver
-) -> Iterator[Member]:
+def _list_zip(path: str, key: str, handle: BinaryIO, passed_over: IgnoredFiles) -> Iterator[Member]:
     with zipfile.ZipFile(handle) as archive:
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if info.is_dir() or not passed_over.takes(name, key):
+            if info.is_dir() or not passed_over.accept(name, key):
                 continue
             check_member(path, info)
             numbers = (info.header_offset, info.compress_size, info.file_size)
-            if info.header_offset < 0 or max(numbers) > _MOST:
+            if info.header_offset < 0 or max(numbers) > _MAX_SIZE:
                 raise zipfile.BadZipFile(f"{name} has an impossible size or position")
             yield Member(
                 name,
@@ -162,7 +160,7 @@ def _images_of_zip(
                 info.file_size,
                 info.CRC,
                 info.compress_type == zipfile.ZIP_DEFLATED,
-                f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else "",
+                f"{too_large_error(info.file_size)}" if info.file_size > MAX_BYTES else "",
             )
 
 
@@ -187,7 +185,7 @@ class MemberReader(ExtentReader):
 
     def __init__(
         self,
-        named: NamedFiles,
+        named: SourceFiles,
         packed: bool,
         file_index: NDArray[np.int32],
         members: Sequence[Member],
@@ -206,7 +204,7 @@ class MemberReader(ExtentReader):
         start, length, size, crc, deflated = self._numbers[item].tolist()
         if size < 0:
             return read_extent(stream, start, length)
-        content = read_extent(stream, body_at(start, stream), length)
+        content = read_extent(stream, content_offset(start, stream), length)
         if deflated:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
@@ -216,18 +214,18 @@ class MemberReader(ExtentReader):
             raise ContentError("the archive is damaged: this member's checksum does not match")
         return content
 
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        return _decompressed(handle) if self.in_order else handle
+    def open_stream(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        return _decompress(handle) if self.in_order else handle
 
 
-def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
+def member_offset(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
     """Return the position in the archive of the first byte of a member that is stored as it is."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
-    return body_at(info.header_offset, handle)
+    return content_offset(info.header_offset, handle)
 
 
-def body_at(position: int, handle: IO[bytes]) -> int:
+def content_offset(position: int, handle: IO[bytes]) -> int:
     """Return the position of the content of the member whose local header is at a position."""
     handle.seek(position)
     header = handle.read(_HEADER)
@@ -246,7 +244,7 @@ _OPENERS: dict[bytes, Any] = {
     b"\xfd7zXZ\0": lzma.open,
 }
 # Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual.
-_MOST_PADDING = 1 << 16
+_MAX_PADDING = 1 << 16
 _METADATA_TYPES = frozenset(
     {
         tarfile.XHDTYPE,
@@ -270,7 +268,7 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _decompressed(handle: BinaryIO) -> IO[bytes]:
+def _decompress(handle: BinaryIO) -> IO[bytes]:
     """Return the contents of a compressed archive; the same object if it is not compressed."""
     handle.seek(0)
     head = handle.read(8)
@@ -282,11 +280,11 @@ def _decompressed(handle: BinaryIO) -> IO[bytes]:
     return handle
 
 
-def _images_of_tar(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
-    for info in _walk(_decompressed(handle)):
+def _list_tar(key: str, handle: BinaryIO, passed_over: IgnoredFiles) -> Iterator[Member]:
+    for info in _walk(_decompress(handle)):
         name = info.name.removeprefix("./")
         is_link = info.islnk() or info.issym()
-        if not (info.isreg() or is_link) or not passed_over.takes(name, key):
+        if not (info.isreg() or is_link) or not passed_over.accept(name, key):
             continue
         problem = ""
         if is_link:
@@ -311,10 +309,10 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
             last = info.offset
             yield info
         stream.seek(archive.offset)
-    rest = stream.read(_MOST_PADDING + 1)
-    if not tarfile.BLOCKSIZE <= len(rest) <= _MOST_PADDING or rest.strip(b"\0"):
+    rest = stream.read(_MAX_PADDING + 1)
+    if not tarfile.BLOCKSIZE <= len(rest) <= _MAX_PADDING or rest.strip(b"\0"):
         raise ValueError(
             f"its last member, up to byte {archive.offset}, must be followed by "
-            f"{tarfile.BLOCKSIZE} to {_MOST_PADDING} zero bytes and nothing else: it was not "
+            f"{tarfile.BLOCKSIZE} to {_MAX_PADDING} zero bytes and nothing else: it was not "
             "downloaded completely, or joined from archives that must be passed as separate files"
         )

@@ -21,30 +21,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import check_member, stored_at
+from fidtool.sources.archives import check_member, member_offset
 from fidtool.sources.arrays import (
     BFLOAT16,
     SAMPLES,
     StoredArray,
-    as_hwc,
-    as_pixels,
     dtype_name,
+    find_image_arrays,
     has_floats,
-    index_of_files,
-    names_of_images,
+    make_file_index,
+    make_image_set,
     read_header,
     refuse_values,
-    set_of_rows,
+    to_hwc,
+    to_pixels,
 )
-from fidtool.sources.contents import ExtentReader, Files, Read, open_explained, pickled, read_extent
-from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
+from fidtool.sources.contents import (
+    ExtentReader,
+    Files,
+    Read,
+    open_with_errors,
+    pickle_error,
+    read_extent,
+)
+from fidtool.sources.image_set import ImageSet, SourceFiles
+from fidtool.sources.kinds import HEAD, NPY, detect_container, file_suffix, first_member
 from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
 # Placeholder for dtypes that images cannot have.
 _UNKNOWN = np.dtype("V1")
 # Maximum number of arrays that a message names.
-_NAMED = 8
+_MAX_NAMED = 8
 # NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have
 # their names.
 _STORAGES = {
@@ -63,7 +70,7 @@ _STORAGES = {
 }
 
 
-def list_images(named: NamedFiles) -> ImageSet:
+def list_images(named: SourceFiles) -> ImageSet:
     """List the images in one array or tensor of each file. Compressed arrays are read
     sequentially.
 
@@ -71,8 +78,8 @@ def list_images(named: NamedFiles) -> ImageSet:
     """
     arrays = []
     for file, name in enumerate(named.files.paths):
-        with open_explained(named.files, file) as handle:
-            arrays.append(_images_in(name, handle, named.key))
+        with open_with_errors(named.files, file) as handle:
+            arrays.append(_find_images(name, handle, named.key))
     reader = ArrayReader(named, arrays)
     counts = [array.shape[0] for array in arrays]
     if any(array.dtype != np.uint8 for array in arrays):
@@ -82,47 +89,47 @@ def list_images(named: NamedFiles) -> ImageSet:
     if not any(array.member for array in arrays):
         forms = dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays)
         kind = f"array ({', '.join(forms)})"
-    return set_of_rows(named, kind, counts, reader)
+    return make_image_set(named, kind, counts, reader)
 
 
-def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
-    arrays = _arrays_of(name, handle, key or SAMPLES)
-    chosen = _name_of_images(name, arrays, key)
+def _find_images(name: str, handle: BinaryIO, key: str) -> StoredArray:
+    arrays = _read_headers(name, handle, key or SAMPLES)
+    chosen = _choose_array(name, arrays, key)
     what = f"{chosen} in {name}" if chosen else name
-    return arrays[chosen].of_images(what, handle.seek(0, io.SEEK_END))
+    return arrays[chosen].check_images(what, handle.seek(0, io.SEEK_END))
 
 
-def arrays_in(files: Files) -> dict[str, StoredArray]:
+def read_arrays(files: Files) -> dict[str, StoredArray]:
     """Return the arrays or tensors in the first file by name; none if it is another file, or
     damaged.
     """
     with contextlib.suppress(Exception), files.open(0) as handle:
-        return _arrays_of(files.paths[0], handle)
+        return _read_headers(files.paths[0], handle)
     return {}
 
 
-def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
+def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
     """Return the arrays or tensors in a file by name, which is empty if the file has only one.
 
     Of an archive of arrays that has the ``usual`` one, only this is returned.
     """
     head = handle.read(HEAD)
     handle.seek(0)
-    suffix = suffix_of(name)
-    if suffix == ".npy" or container_of(head) == NPY:
+    suffix = file_suffix(name)
+    if suffix == ".npy" or detect_container(head) == NPY:
         return {"": read_header(handle)}
     if suffix == ".npz" or first_member(head).endswith(b".npy"):
-        return _of_npz(name, handle, usual)
+        return _read_npz_headers(name, handle, usual)
     if suffix == ".safetensors":
-        return _of_safetensors(handle)
-    return _of_torch(name, handle)
+        return _read_safetensors_headers(handle)
+    return _read_torch_headers(name, handle)
 
 
-def _name_of_images(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
+def _choose_array(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
     """Return the name of the array of images: ``key``, else the only array, or the only one that
     may be it.
     """
-    images = names_of_images(arrays)
+    images = find_image_arrays(arrays)
     candidates = images if len(arrays) > 1 else list(arrays)
     if key:
         candidates = [key]
@@ -131,9 +138,9 @@ def _name_of_images(name: str, arrays: Mapping[str, StoredArray], key: str) -> s
     contained = []
     for label, array in arrays.items():
         contained.append(f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})")
-    has = ", ".join(contained[:_NAMED]) or "no array or tensor"
-    if len(contained) > _NAMED:
-        has += f" and {len(contained) - _NAMED} more"
+    has = ", ".join(contained[:_MAX_NAMED]) or "no array or tensor"
+    if len(contained) > _MAX_NAMED:
+        has += f" and {len(contained) - _MAX_NAMED} more"
     advice = f"name the array of images, {name}:NAME"
     if not images:
         advice = "save the images as one uint8 array or tensor"
@@ -147,13 +154,13 @@ class ArrayReader(ExtentReader):
 
     encoded = False
 
-    def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray]) -> None:
+    def __init__(self, named: SourceFiles, arrays: Sequence[StoredArray]) -> None:
         self.scaled = any(has_floats(array.dtype) for array in arrays)
         variant = ""
         if self.scaled and named.value_range is not None:
             variant = named.value_range.variant
         in_order = named.files.remote or any(array.member for array in arrays)
-        file_index = index_of_files(named, [array.shape[0] for array in arrays])
+        file_index = make_file_index(named, [array.shape[0] for array in arrays])
         super().__init__(named.files, file_index, in_order, variant)
         self._arrays = arrays
         self._value_range = named.value_range
@@ -161,24 +168,24 @@ class ArrayReader(ExtentReader):
     def content(self, item: int, stream: IO[bytes]) -> Read:
         file = int(self.file_index[item])
         array = self._arrays[file]
-        row = item - self.first_of(file)
+        row = item - self.first_image(file)
         data = read_extent(stream, array.start + row * array.strides[0], array.span)
         image: NDArray[Any] = np.ndarray(
             array.shape[1:], array.dtype, data, strides=array.strides[1:]
         )
         what = f"{self.files.paths[file]}[{row}]"
-        return as_pixels(as_hwc(image, array.axis), self._value_range, what)
+        return to_pixels(to_hwc(image, array.axis), self._value_range, what)
 
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        return self._arrays[file].opened(handle)
+    def open_stream(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        return self._arrays[file].open(handle)
 
 
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def _of_npz(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
-    """Return the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there
-    are none.
+def _read_npz_headers(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
+    """Return the arrays of an archive whose headers can be read, see `_read_headers`. Raises if
+    there are none.
     """
     arrays: dict[str, StoredArray] = {}
     failure: Exception | None = None
@@ -203,14 +210,14 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, handle: BinaryIO) -
         array = read_header(member)
     if info.compress_type != zipfile.ZIP_STORED:
         return replace(array, member=info.filename, limit=info.file_size)
-    first = stored_at(info, handle)
+    first = member_offset(info, handle)
     return replace(array, start=first + array.start, limit=first + info.file_size)
 
 
 # --- safetensors ----------------------------------------------------------------------------------
 
 
-def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_safetensors_headers(handle: BinaryIO) -> dict[str, StoredArray]:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names,
     # dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
@@ -245,7 +252,7 @@ def _safetensors_dtype(kind: str) -> np.dtype[Any]:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_torch_headers(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
         raise InputError(
@@ -261,7 +268,7 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
         remedy = "save a tensor of the images or a dict of tensors"
-        raise pickled(name, remedy, example=error) from None
+        raise pickle_error(name, remedy, example=error) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):
@@ -274,11 +281,11 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     )
 
 
-def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
+def _read_zip_record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     # Not read with zipfile, which would refuse records without a checksum.
     if info.file_size > 16_000_000:  # a tensor takes about two hundred bytes
         raise ValueError(f"its record {info.filename} is too large ({info.file_size} bytes)")
-    handle.seek(stored_at(info, handle))
+    handle.seek(member_offset(info, handle))
     data = handle.read(info.file_size)
     if info.CRC and zlib.crc32(data) != info.CRC:
         raise ValueError(f"the checksum of its record {info.filename} does not match")
@@ -305,11 +312,13 @@ class _Unpickler(SafeUnpickler):
     """Reads tensors written by torch.save, whose storages are other ``records`` of the archive."""
 
     def __init__(self, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO) -> None:
-        super().__init__(io.BytesIO(_record(records["data.pkl"], handle)), _KNOWN)
+        super().__init__(
+            io.BytesIO(_read_zip_record(records["data.pkl"], handle)), _ALLOWED_GLOBALS
+        )
         self._records = records
         self._handle = handle
         self._order = "<"
-        if "byteorder" in records and _record(records["byteorder"], handle) != b"little":
+        if "byteorder" in records and _read_zip_record(records["byteorder"], handle) != b"little":
             self._order = ">"
 
     def find_class(self, module: str, name: str) -> Any:
@@ -320,10 +329,10 @@ class _Unpickler(SafeUnpickler):
     def persistent_load(self, reference: Any) -> _Storage:
         _, kind, record, *_ = reference
         info = self._records["data/" + record]
-        return _Storage(kind, stored_at(info, self._handle), info.file_size, self._order)
+        return _Storage(kind, member_offset(info, self._handle), info.file_size, self._order)
 
 
-def _tensor(
+def _rebuild_tensor(
     storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object
 ) -> StoredArray:
     kind = storage.kind.removesuffix("Storage")
@@ -345,9 +354,9 @@ def _tensor(
     return tensor
 
 
-_KNOWN = {
-    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_tensor_v3"): _tensor,
+_ALLOWED_GLOBALS = {
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("collections", "OrderedDict"): lambda *_: {},
     ("torch", "Size"): tuple,

@@ -20,20 +20,20 @@ from fidtool.sources.contents import (
     Pixels,
     Reader,
     ValueRange,
-    open_explained,
-    pickled,
+    open_with_errors,
+    pickle_error,
 )
-from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
+from fidtool.sources.image_set import ImageSet, Names, Numbered, SourceFiles, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
 # The value ranges that are suggested, and how far floats may exceed them: networks overshoot.
 _RANGES = ((0, 1), (-1, 1), (0, 255))
-_SLACK = 0.1
+_RANGE_TOLERANCE = 0.1
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
 
-def as_hwc(values: NDArray[Any], axis: int) -> NDArray[Any]:
+def to_hwc(values: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return a view of an image in the shape (height, width, channels); see `channel_axis`."""
     return values[..., None] if axis < 0 else np.moveaxis(values, axis, -1)
 
@@ -87,11 +87,11 @@ def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
-    """Check that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the
+    """Check that an array can be of images, see `to_pixels`. ``name`` is that of the dtype in the
     file's format.
     """
     if dtype.hasobject:
-        raise pickled(
+        raise pickle_error(
             what,
             "save one uint8 array of all images, which must have the same size",
             "save the images as files",
@@ -112,14 +112,14 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.names[0] if dtype.names else dtype.name
 
 
-def without_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
+def widen_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
     """Return values of `BFLOAT16` as float32, and others as they are."""
     if values.dtype != BFLOAT16:
         return values
     return (values["bfloat16"].astype("<u4") << 16).view("<f4")
 
 
-def as_pixels(
+def to_pixels(
     values: NDArray[Any], value_range: ValueRange | None, what: str = "it"
 ) -> Pixels | Exception:
     """Convert one image to uint8.
@@ -133,7 +133,7 @@ def as_pixels(
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
     if values.dtype.kind in "biu":
-        return _of_integers(values, what)
+        return _pixels_from_integers(values, what)
     if values.shape[2] == 4:
         return InputError(
             f"{what} contains floats with four channels, which look like latents:",
@@ -141,11 +141,11 @@ def as_pixels(
             "pass images with transparency as uint8",
         )
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
-    exact = without_bfloat16(values).astype("f4" if values.dtype.itemsize < 8 else "f8")
+    exact = widen_bfloat16(values).astype("f4" if values.dtype.itemsize < 8 else "f8")
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
-        return UnknownRangeError.of(what, exact, dtype_name(values.dtype))
+        return UnknownRangeError.suggest(what, exact, dtype_name(values.dtype))
     scaled = (exact - value_range.black) * (255.0 / (value_range.white - value_range.black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
@@ -160,7 +160,7 @@ def as_pixels(
     return Pixels(np.floor(scaled).clip(0, 255).astype(np.uint8), clipped)
 
 
-def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
+def _pixels_from_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
     if values.dtype.kind == "b":
         return Pixels(values * np.uint8(255))
     low = int(values.min())
@@ -187,7 +187,7 @@ class UnknownRangeError(InputError):
     """An image contains floats, and the values of black and white are unknown."""
 
     @classmethod
-    def of(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
+    def suggest(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
         """Return the error, which suggests the usual range that fits the values, or both that
         may.
         """
@@ -196,7 +196,7 @@ class UnknownRangeError(InputError):
         fitting = [
             (black, white)
             for black, white in _RANGES
-            if black - _SLACK <= low and high <= white + _SLACK
+            if black - _RANGE_TOLERANCE <= low and high <= white + _RANGE_TOLERANCE
         ]
         if not fitting:
             remedies = ["undo their normalisation", f"pass {option('value_range', ...)}"]
@@ -222,30 +222,31 @@ def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
             raise content
 
 
-_MOST_IMAGES = 200_000_000
+_MAX_IMAGES = 200_000_000
 
 
-def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32]:
+def make_file_index(named: SourceFiles, counts: Sequence[int]) -> NDArray[np.int32]:
     """Return the index of each row's file, for files with so many rows."""
-    if sum(counts) > _MOST_IMAGES:
+    if sum(counts) > _MAX_IMAGES:
         raise InputError(
-            f"{named.path} states that it contains {sum(counts)} images; the limit is "
-            f"{_MOST_IMAGES}"
+            f"{named.path} states that it contains {sum(counts)} images; the limit is {_MAX_IMAGES}"
         )
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
-def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
+def make_image_set(
+    named: SourceFiles, kind: str, counts: Sequence[int], reader: Reader
+) -> ImageSet:
     """Return the images in files whose images have row numbers instead of names."""
     names: Names = Numbered(sum(counts))
     if len(counts) > 1:
         _, labels = split_common_folder(named.files.paths)
-        names = Names(_rows_of(labels, counts))
+        names = Names(_name_rows(labels, counts))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(named.path, kind, names, named.prefix, reader, order)
 
 
-def _rows_of(labels: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+def _name_rows(labels: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     for label, count in zip(labels, counts, strict=True):
         for row in range(count):
             yield f"{label}[{row}]"
@@ -257,7 +258,7 @@ SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
 
 
-def names_of_images(arrays: Mapping[str, StoredArray]) -> list[str]:
+def find_image_arrays(arrays: Mapping[str, StoredArray]) -> list[str]:
     """Return the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes,
     else of more.
     """
@@ -322,7 +323,7 @@ class StoredArray:
         axes = zip(self.shape[first:], self.strides[first:], strict=True)
         return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
-    def opened(self, handle: BinaryIO) -> IO[bytes]:
+    def open(self, handle: BinaryIO) -> IO[bytes]:
         """Return the contents of its compressed member of an open archive; of other files
         ``handle`` itself.
         """
@@ -335,18 +336,18 @@ class StoredArray:
 
     def read(self, files: Files) -> NDArray[Any]:
         """Return all values from the array's file, the first of ``files``."""
-        with open_explained(files, 0) as handle, self.opened(handle) as stream:
+        with open_with_errors(files, 0) as handle, self.open(handle) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
         strides = self.strides or None
         values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
-        return without_bfloat16(values)
+        return widen_bfloat16(values)
 
     @property
     def layout(self) -> str:
         return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.axis]
 
-    def of_images(self, what: str, size: int) -> StoredArray:
+    def check_images(self, what: str, size: int) -> StoredArray:
         """Return it with its `axis`, after checks; its file has ``size`` bytes."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)

@@ -24,26 +24,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from fidtool.errors import FidtoolError, InputError, message_of, reason_of
+from fidtool.errors import FidtoolError, InputError, format_message, format_reason
 from fidtool.sources.kinds import HEAD, refuse_foreign
-from fidtool.system.background import in_background
+from fidtool.system.background import start_in_background
 from fidtool.system.local_files import open_regular
 
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 """Largest size of an image file. A larger one could fill the memory before it is refused."""
-GONE = -1
+MISSING_FILE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode;
-all `GONE` for a missing file.
+all `MISSING_FILE` for a missing file.
 """
 STAMPED_AT_ONCE = 256
 """Number of files of which a thread asks for the stamps before it takes the next ones."""
 SLOW_SECONDS = 0.02
 """Seconds for so many files from which on one more thread asks: twenty times those of a local disk.
 """
-_MOST_THREADS = 16
-KEPT_FILES = 64
+_MAX_THREADS = 16
+MAX_OPEN_FILES = 64
 """Number of files that a reader keeps open."""
 SAME_FILES = (
     "all ranks must see the same files, on a shared file system or as identical copies on every "
@@ -105,8 +105,8 @@ image is affected, an `InputError`, or a `RunError` of a store that does not res
 """
 
 
-def too_large(size: int) -> ContentError:
-    return ContentError(f"it has {size} bytes; an image file may have at most {MOST_BYTES}")
+def too_large_error(size: int) -> ContentError:
+    return ContentError(f"it has {size} bytes; an image file may have at most {MAX_BYTES}")
 
 
 def comparable_bytes(content: Read) -> bytes:
@@ -125,7 +125,7 @@ def comparable_bytes(content: Read) -> bytes:
         return type(error).__name__.encode()
 
 
-def image_in(value: Any) -> Read:
+def to_content(value: Any) -> Read:
     """Return the image in a value of a program or a table: its bytes, or those of the file that it
     names.
 
@@ -234,13 +234,13 @@ class Reader(abc.ABC):
         sequentially.
         """
 
-    def shared_by(self, processes: int) -> Reader:
+    def for_processes(self, processes: int) -> Reader:
         """Return the reader for one of so many processes that read many images at the same
         time.
         """
         return self
 
-    def around(self, reader: Reader) -> Reader:
+    def wrap(self, reader: Reader) -> Reader:
         """Return another rank's own reader of images in memory, with what was decided on rank
         zero.
         """
@@ -267,7 +267,7 @@ class Files(Reader):
         super().__init__(self)
         self.paths = paths
         self.versioned = len(paths) > 0
-        self.stamps = _stamps_of(paths)
+        self.stamps = _stat_files(paths)
 
     def __getstate__(self) -> dict[str, Any]:
         stamps = self.stamps if self.remote else self.stamps[:, :1].copy()
@@ -293,7 +293,7 @@ class Files(Reader):
         try:
             handle = open_regular(path)
         except FileNotFoundError as error:
-            if self._received and expected != GONE:
+            if self._received and expected != MISSING_FILE:
                 raise InputError(
                     f"{path} exists on rank 0 but not on this rank: {SAME_FILES}"
                 ) from None
@@ -304,37 +304,41 @@ class Files(Reader):
         size = os.fstat(handle.fileno()).st_size
         if self._received and size != expected:
             handle.close()
-            seen = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"
+            seen = (
+                "could not be opened on rank 0"
+                if expected == MISSING_FILE
+                else f"{expected} on rank 0"
+            )
             raise InputError(f"{path} has {size} bytes on this rank and {seen}: {SAME_FILES}")
         return handle
 
-    def changed(self) -> list[str]:
+    def find_changed(self) -> list[str]:
         """Return the paths of files that have changed since the source was listed."""
-        changed = (_stamps_of(self.paths) != self.stamps).any(axis=1)
+        changed = (_stat_files(self.paths) != self.stamps).any(axis=1)
         return [self.paths[int(file)] for file in np.flatnonzero(changed)]
 
 
-def _stamps_of(paths: Sequence[str]) -> Stamps:
+def _stat_files(paths: Sequence[str]) -> Stamps:
     """Return the stamps of files. Storage that responds slowly, as on a network, is asked by
     several threads.
 
     Fast storage is asked by one, because threads that take turns with Python's lock would take
     longer.
     """
-    stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
+    stamps: Stamps = np.full((len(paths), 5), MISSING_FILE, dtype=np.int64)
     starts = iter(range(0, len(paths), STAMPED_AT_ONCE))
 
     def stamp_the_rest() -> None:
         for start in starts:
-            _stamp(paths, stamps, start)
+            _stat_chunk(paths, stamps, start)
 
     helpers: list[Future[None]] = []
     try:
         for start in starts:
             began = time.monotonic()
-            _stamp(paths, stamps, start)
-            if time.monotonic() - began > SLOW_SECONDS and len(helpers) < _MOST_THREADS:
-                helpers.append(in_background(stamp_the_rest))
+            _stat_chunk(paths, stamps, start)
+            if time.monotonic() - began > SLOW_SECONDS and len(helpers) < _MAX_THREADS:
+                helpers.append(start_in_background(stamp_the_rest))
         for helper in helpers:
             helper.result()
     finally:
@@ -342,7 +346,7 @@ def _stamps_of(paths: Sequence[str]) -> Stamps:
     return stamps
 
 
-def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
+def _stat_chunk(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     """Fill in the stamps of some files, the first of which has the number ``start``."""
     for row, path in enumerate(paths[start : start + STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
@@ -372,7 +376,7 @@ def read_head(files: Files) -> bytes:
         return b"\0"
 
 
-def pickled(name: str, *remedies: str, example: object = None) -> InputError:
+def pickle_error(name: str, *remedies: str, example: object = None) -> InputError:
     """Return the error about a file with objects that are not read, such as ``example``."""
     shown = "" if example is None else f" ({example})"
     return InputError(
@@ -393,8 +397,8 @@ def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]
         raise
     except Exception as error:  # damaged files raise many kinds of errors
         if "allow_pickle" in str(error):
-            raise pickled(name, "save arrays of numbers, with numpy.savez") from None
-        reason = reason_of(error)
+            raise pickle_error(name, "save arrays of numbers, with numpy.savez") from None
+        reason = format_reason(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
         if reason == "File is not a zip file":  # users need not know that an .npz is one
@@ -403,7 +407,7 @@ def explain_errors(name: str, problem: str = "cannot be read") -> Iterator[None]
 
 
 @contextlib.contextmanager
-def open_explained(files: Files, file: int) -> Iterator[BinaryIO]:
+def open_with_errors(files: Files, file: int) -> Iterator[BinaryIO]:
     """Open a file and explain errors. Say if it is something else, such as a web page in its
     place.
     """
@@ -424,8 +428,8 @@ def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
     """Return these bytes of an open file; a ContentError if they are not all there, or too many
     for an image.
     """
-    if length > MOST_BYTES:
-        raise too_large(length)
+    if length > MAX_BYTES:
+        raise too_large_error(length)
     reached = stream.seek(start)
     data = stream.read(length)
     if len(data) < length:
@@ -433,7 +437,7 @@ def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
     return data
 
 
-class _KeptFile:
+class _OpenFile:
     """An open file, which is closed with the last reference to it: a thread may still read one that
     is replaced.
     """
@@ -446,12 +450,12 @@ class _KeptFile:
         self._handle.close()
 
 
-class _Reading(io.RawIOBase):
+class _PositionedFile(io.RawIOBase):
     """Reads an open file from a position of its own: threads and forked processes share that of the
     file.
     """
 
-    def __init__(self, file: _KeptFile) -> None:
+    def __init__(self, file: _OpenFile) -> None:
         self._file = file
         self._position = 0
 
@@ -477,16 +481,16 @@ class _Reading(io.RawIOBase):
         return data
 
 
-def _kept_file(files: Files, file: int) -> _KeptFile:
-    return _KeptFile(files.open(file))
+def _open_file(files: Files, file: int) -> _OpenFile:
+    return _OpenFile(files.open(file))
 
 
-class PartReader(Reader):
+class ContainerReader(Reader):
     """Reads images that are parts of files.
 
-    A reader from `shared_by` keeps the `KEPT_FILES` files open that were read last, if they can be
-    read in any order. Otherwise each file is opened for images next to each other: a run may have
-    many sets.
+    A reader from `for_processes` keeps the `MAX_OPEN_FILES` files open that were read last, if they
+    can be read in any order. Otherwise each file is opened for images next to each other: a run may
+    have many sets.
     """
 
     file_index: NDArray[np.int32]
@@ -496,17 +500,17 @@ class PartReader(Reader):
         return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     @cached_property
-    def _kept(self) -> Callable[[int], _KeptFile]:
-        return lru_cache(KEPT_FILES)(partial(_kept_file, self.files))
+    def _kept(self) -> Callable[[int], _OpenFile]:
+        return lru_cache(MAX_OPEN_FILES)(partial(_open_file, self.files))
 
-    def shared_by(self, processes: int) -> PartReader:
+    def for_processes(self, processes: int) -> ContainerReader:
         mine = copy.copy(self)
         mine._keeps_open = not self.in_order
         return mine
 
     def _open(self, file: int) -> BinaryIO:
         if self._keeps_open:
-            return cast(BinaryIO, _Reading(self._kept(file)))
+            return cast(BinaryIO, _PositionedFile(self._kept(file)))
         return self.files.open(file)
 
     @abc.abstractmethod
@@ -528,15 +532,15 @@ class PartReader(Reader):
             except (OSError, FidtoolError, MemoryError) as error:
                 failure = error
             except Exception as error:  # libraries raise many kinds of errors for damaged files
-                failure = ContentError(f"its file is damaged: {message_of(error)}")
+                failure = ContentError(f"its file is damaged: {format_message(error)}")
             yield from [failure] * (len(inside) - done)
 
-    def first_of(self, file: int) -> int:
+    def first_image(self, file: int) -> int:
         """Return the number of the first image in a file."""
         return int(np.searchsorted(self.file_index, file))
 
 
-class ExtentReader(PartReader):
+class ExtentReader(ContainerReader):
     """Reads images that are stored as extents of files, or of the contents of compressed files."""
 
     @abc.abstractmethod
@@ -546,11 +550,11 @@ class ExtentReader(PartReader):
         """
 
     @abc.abstractmethod
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+    def open_stream(self, handle: BinaryIO, file: int) -> IO[bytes]:
         """Return the contents of a compressed file; ``handle`` itself for others."""
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        with self.decompressed(handle, file) as stream:
+        with self.open_stream(handle, file) as stream:
             for item in items:
                 try:
                     yield self.content(item, stream)

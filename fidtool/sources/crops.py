@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, option, short_repr
 from fidtool.names import fold
 
 if TYPE_CHECKING:  # the settings import this module, and --help must be fast
@@ -48,7 +48,7 @@ class Crop:
                     return cls(name, int(size))
         raise InputError(
             f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in "
-            f"pixels, such as {EXAMPLE}, not {brief(text)}"
+            f"pixels, such as {EXAMPLE}, not {short_repr(text)}"
         )
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Crop:
         """Return the width and height of the largest image that `apply` makes, up to rounding."""
         if self.name in ("edm", "resize"):
             return self.size, self.size
-        side = _with_border(self.size) if self.name == "var" else self.size
+        side = _side_with_border(self.size) if self.name == "var" else self.size
         shorter = min(width, height)
         return side * width // shorter, side * height // shorter
 
@@ -88,10 +88,10 @@ def _adm(image: Image.Image, size: int) -> Image.Image:
         image = image.resize((image.width // 2, image.height // 2), _BOX)
     scale = size / min(image.size)
     image = image.resize((round(image.width * scale), round(image.height * scale)), _BICUBIC)
-    return _centre_of(image, size)
+    return _crop_center(image, size)
 
 
-def _centre_of(image: Image.Image, side: int) -> Image.Image:
+def _crop_center(image: Image.Image, side: int) -> Image.Image:
     left = (image.width - side) // 2
     top = (image.height - side) // 2
     return image.crop((left, top, left + side, top + side))
@@ -101,7 +101,7 @@ def _edm(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the
     centre, then Lanczos.
     """
-    return _resize(_centre_of(image, min(image.size)), size)
+    return _resize(_crop_center(image, min(image.size)), size)
 
 
 def _center(image: Image.Image, size: int) -> Image.Image:
@@ -136,7 +136,7 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     return square
 
 
-def _with_border(size: int) -> int:
+def _side_with_border(size: int) -> int:
     """Return the shorter side of the images from whose centre VAR cuts squares with sides of
     ``size`` pixels.
     """
@@ -151,7 +151,7 @@ def _var(image: Image.Image, size: int) -> Image.Image:
     """
     from torchvision.transforms import InterpolationMode, functional
 
-    resized = functional.resize(image, [_with_border(size)], InterpolationMode.LANCZOS)
+    resized = functional.resize(image, [_side_with_border(size)], InterpolationMode.LANCZOS)
     square: Image.Image = functional.center_crop(resized, [size])
     return square
 

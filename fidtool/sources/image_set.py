@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
 from fidtool.sources.contents import (
-    GONE,
+    MISSING_FILE,
     BadFile,
     Files,
     Read,
@@ -25,21 +25,21 @@ from fidtool.sources.contents import (
     comparable_bytes,
 )
 from fidtool.sources.crops import Crop
-from fidtool.sources.kinds import PassedOver, may_have_floats
-from fidtool.system.local_files import in_time
+from fidtool.sources.kinds import IgnoredFiles, may_have_floats
+from fidtool.system.local_files import read_with_timeout
 
 T = TypeVar("T")
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
 # Number of samples of the contents that ranks compare.
-_SAMPLED = 64
+_SAMPLE_COUNT = 64
 # Number of names to hash at a time, and bytes per sample of what can only be read sequentially.
 _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class NamedFiles:
+class SourceFiles:
     """Files that contain images, as named by the caller; ``key`` is the part of ``path`` after a
     colon, if any.
     """
@@ -70,7 +70,7 @@ class Sampling(NamedTuple):
     setting: str = "num"
     other: str = ""
 
-    def too_few(self, has: str) -> InputError:
+    def too_few_error(self, has: str) -> InputError:
         """Return the error for a set that has fewer images, as ``has`` says."""
         problem = f"{option(self.setting)} asks for {self.num} images but {has}"
         remedies = []
@@ -126,7 +126,7 @@ class ImageSet:
     prefix: str
     reader: Reader
     order: NDArray[np.integer] = field(repr=False)
-    passed_over: PassedOver = field(default_factory=PassedOver)
+    passed_over: IgnoredFiles = field(default_factory=IgnoredFiles)
     warning: ResultWarning | None = None
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
     listed: int = 0
@@ -141,7 +141,7 @@ class ImageSet:
         return self.reader.files
 
     @property
-    def scaled(self) -> bool:
+    def has_floats(self) -> bool:
         """Whether images may be of floats, whose bytes depend on a value range."""
         if self.reader.encoded and any(map(may_have_floats, self.stored)):
             return True
@@ -166,22 +166,22 @@ class ImageSet:
         """
         return self.reader.read(self.order[indices].astype(np.int64))
 
-    def in_time(self, work: Callable[[], T], seconds: float) -> T:
+    def run_with_timeout(self, work: Callable[[], T], seconds: float) -> T:
         """Return what ``work`` returns, which reads images; see
-        `fidtool.system.local_files.in_time`.
+        `fidtool.system.local_files.read_with_timeout`.
 
         Objects of a program are read in its own thread, as it may expect.
         """
         if not self.files.paths:
             return work()
-        return in_time(f"images of {self.path}", work, seconds)
+        return read_with_timeout(f"images of {self.path}", work, seconds)
 
-    def shared_by(self, processes: int) -> ImageSet:
+    def for_processes(self, processes: int) -> ImageSet:
         """Return the images for one of so many processes that read many of them at the same
         time.
         """
-        partner = None if self.partner is None else self.partner.shared_by(processes)
-        return replace(self, reader=self.reader.shared_by(processes), partner=partner)
+        partner = None if self.partner is None else self.partner.for_processes(processes)
+        return replace(self, reader=self.reader.for_processes(processes), partner=partner)
 
     def draw(self, sampling: Sampling) -> ImageSet:
         """Return the images in canonical order: all of them, or a sample. An InputError if there
@@ -190,7 +190,7 @@ class ImageSet:
         num = sampling.num
         order = self.order
         if num is not None and num > len(self):
-            raise sampling.too_few(f"{self.path} has {len(self)}")
+            raise sampling.too_few_error(f"{self.path} has {len(self)}")
         if sampling.first:
             first = np.arange(len(self))[:num]
             if self.lines is not None:  # a list is the user's own order
@@ -198,15 +198,15 @@ class ImageSet:
             order = order[first]
         return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
-    def restricted(self, part: SetPart) -> ImageSet:
+    def take_part(self, part: SetPart) -> ImageSet:
         """Return the images of a part of this set."""
         return replace(self, order=self.order[part.places], part=part)
 
-    def without(self, skipped: Collection[BadFile]) -> ImageSet:
+    def drop_skipped(self, skipped: Collection[BadFile]) -> ImageSet:
         """Return the images without those that were skipped, whose places the part states."""
         if not skipped:
             return self
-        files = {bad.file for bad in skipped}
+        files = {bad_file.file for bad_file in skipped}
         used = np.array([self.file(index) not in files for index in range(len(self))])
         part = self.part
         if part is not None:
@@ -224,9 +224,9 @@ class ImageSet:
         """
         if not self.files.versioned:
             return np.zeros((0, 2), dtype=np.int64)
-        return self.files.stamps[self._files_of(self.order), :2]
+        return self.files.stamps[self._file_indices(self.order), :2]
 
-    def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+    def _file_indices(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
         file_index: NDArray[np.integer] | None = self.reader.file_index
         return numbers if file_index is None else file_index[numbers]
 
@@ -234,7 +234,7 @@ class ImageSet:
         """Return the SHA-256 of the source's real path, the images' names, order and crop, and the
         variant.
         """
-        return self._hashed(os.fsencode(real_path(self.path)) + b"\0")
+        return self._hash(os.fsencode(real_path(self.path)) + b"\0")
 
     def digest(self) -> str:
         """Return the SHA-256 of the same without the path, of the sizes of the files, and of a
@@ -245,21 +245,21 @@ class ImageSet:
         """
         columns = 2 if self.files.remote else 1
         sha = hashlib.sha256(self.files.stamps[:, :columns].astype("<i8").tobytes())
-        sha.update(self.sample().encode())
-        return self._hashed(sha.digest())
+        sha.update(self.hash_sample().encode())
+        return self._hash(sha.digest())
 
-    def _hashed(self, begin: bytes) -> str:
+    def _hash(self, begin: bytes) -> str:
         sha = hashlib.sha256(begin)
         sha.update(self.reader.variant.encode() + b"\0")
-        sha.update(hashes_of(self.stored))
+        sha.update(hash_names(self.stored))
         sha.update(self.order.astype("<i8").data)
         if self.crop is not None:
             sha.update(f"framed by {self.crop}".encode())
-        if self.floats is not None and not self.reader.variant and self.scaled:
+        if self.floats is not None and not self.reader.variant and self.has_floats:
             sha.update(self.floats.variant.encode())
         return sha.hexdigest()
 
-    def state(self) -> str:
+    def hash_stamps(self) -> str:
         """Return the SHA-256 of the stamps of the images' files. It differs if files are added,
         removed or changed.
         """
@@ -268,7 +268,7 @@ class ImageSet:
             stamps = stamps[self.order]
         return hashlib.sha256(stamps.astype("<i8").tobytes()).hexdigest()
 
-    def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
+    def hash_batches(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
         """Return a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
         shape (batches,).
 
@@ -276,21 +276,21 @@ class ImageSet:
         """
         marks = np.zeros(len(batches), dtype=np.uint64)
         for number, batch in enumerate(batches):
-            stamps = self.files.stamps[self._files_of(self.order[batch]), :3]
+            stamps = self.files.stamps[self._file_indices(self.order[batch]), :3]
             digest = hashlib.sha256(stamps.tobytes()).digest()
             marks[number] = int.from_bytes(digest[:8], "little")
         if self.partner is not None:
             # Times 3, so that the hashes of two sets in one file do not cancel.
-            marks ^= np.uint64(3) * self.partner.marks(batches)
+            marks ^= np.uint64(3) * self.partner.hash_batches(batches)
         return marks
 
-    def missing(self) -> list[str]:
+    def missing_lines(self) -> list[str]:
         """Return the lines of a list, with their paths, whose files did not exist when the source
         was listed.
         """
         if self.lines is None:
             return []
-        gone = np.flatnonzero(self.files.stamps[:, 0] == GONE).tolist()
+        gone = np.flatnonzero(self.files.stamps[:, 0] == MISSING_FILE).tolist()
         return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
     def change_warning(self, seconds: float) -> ResultWarning | None:
@@ -300,7 +300,7 @@ class ImageSet:
         ``seconds`` is how long the storage may take.
         """
         try:
-            changed = self.in_time(self.files.changed, seconds)
+            changed = self.run_with_timeout(self.files.find_changed, seconds)
         except FidtoolError as error:
             text = f"cannot check whether {self.path} changed while it was read: {error}"
         else:
@@ -312,34 +312,34 @@ class ImageSet:
             )
         return ResultWarning("", text, "medium")
 
-    def sample(self) -> str:
+    def hash_sample(self) -> str:
         """Return the SHA-256 of a sample of the contents, by which ranks check that they see the
         same images.
         """
         sha = hashlib.sha256()
-        for content in self._sampled():
+        for content in self._read_samples():
             if isinstance(content, FidtoolError) and not isinstance(content, ProgramError):
                 raise content
             sha.update(hashlib.sha256(comparable_bytes(content)).digest())
         return sha.hexdigest()
 
-    def _sampled(self) -> Iterator[Read]:
+    def _read_samples(self) -> Iterator[Read]:
         files = self.files
         if not self.reader.in_order:
-            most = _SAMPLED // 8 if files.remote else _SAMPLED
+            most = _SAMPLE_COUNT // 8 if files.remote else _SAMPLE_COUNT
             yield from self.read(range(min(most, len(self))))
             return
         if files.remote:  # each rank downloads only what it reads, and compares its size
             return
         sizes = files.stamps[:, 0].clip(0).tolist()
-        blocks = max(1, _SAMPLED // len(sizes))  # of each file
-        for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
+        blocks = max(1, _SAMPLE_COUNT // len(sizes))  # of each file
+        for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLE_COUNT):
             last = max(0, sizes[file] - _BLOCK)
             for start in np.linspace(0, last, blocks).astype(np.int64).tolist():
                 yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
 
 
-def hashes_of(names: Sequence[str]) -> bytes:
+def hash_names(names: Sequence[str]) -> bytes:
     """Return the SHA-256 of these names; their order matters."""
     sha = hashlib.sha256()
     for start in range(0, len(names), _BLOCK):
@@ -368,21 +368,21 @@ class Names(Sequence[str]):
         self._prefix = ""
 
     @cached_property
-    def _ends(self) -> NDArray[np.intp]:
+    def _end_offsets(self) -> NDArray[np.intp]:
         return np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
 
     def __getstate__(self) -> dict[str, Any]:
         # Other ranks find the ends again.
-        return {name: value for name, value in vars(self).items() if name != "_ends"}
+        return {name: value for name, value in vars(self).items() if name != "_end_offsets"}
 
-    def after(self, prefix: str) -> Names:
+    def with_prefix(self, prefix: str) -> Names:
         """Return these names after a prefix. They share the memory."""
         names = copy.copy(self)
         names._prefix = prefix
         return names
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._end_offsets)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -397,8 +397,8 @@ class Names(Sequence[str]):
         return map(self._at, range(len(self)))
 
     def _at(self, index: int) -> str:
-        start = int(self._ends[index - 1]) + 1 if index else 0
-        return self._prefix + os.fsdecode(self._text[start : int(self._ends[index])])
+        start = int(self._end_offsets[index - 1]) + 1 if index else 0
+        return self._prefix + os.fsdecode(self._text[start : int(self._end_offsets[index])])
 
 
 class Numbered(Names):
@@ -414,7 +414,7 @@ class Numbered(Names):
         return f"[{index}]"
 
 
-def check_numbers(problem: str, path: str, stored: Sequence[str], *remedies: str) -> None:
+def check_name_order(problem: str, path: str, stored: Sequence[str], *remedies: str) -> None:
     """Refuse to rely on the order of names whose numbers have another order, such as 10.png before
     9.png.
     """
@@ -443,6 +443,13 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     return prefix, [path[len(prefix) :] for path in paths]
 
 
+def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's outputs for its states, see `canonical_order`. It is a bijection."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDArray[np.int64]:
     """Return a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a
     random sample.
@@ -458,10 +465,8 @@ def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDAr
     mask = (1 << 64) - 1
     mixed = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
     z += np.uint64((mixed ^ (mixed >> 32)) * 0xDABA0B6EB09322E3 & mask)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    # SplitMix64's finaliser is a bijection, so the outputs are distinct and the sort has no ties.
+    z = mix(z)
+    # The outputs are distinct, so the sort has no ties.
     if first is None or first >= count:
         return np.argsort(z, kind="stable").astype(np.int64)
     smallest = np.argpartition(z, first)[:first]

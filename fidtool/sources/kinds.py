@@ -47,7 +47,9 @@ _CONTAINERS = {
     NPY: rb"\x93NUMPY",
     ARROW: rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
 }
-_AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
+_DOWNLOAD_AGAIN = (
+    "download it again, as a server sent this in its place, for example a login or an error"
+)
 JSON = (
     "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, "
     "download the file again"
@@ -61,14 +63,14 @@ DAMAGED = {
     EMPTY: rb"\Z",
     _GIT_LFS: rb"version https://(git-lfs|hawser)",
     _GIT_ANNEX: rb"/annex/objects/",
-    f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<" + _TAG + rb"\b",
-    f"a web page or XML in UTF-16: {_AGAIN}": (
+    f"a web page (HTML): {_DOWNLOAD_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<" + _TAG + rb"\b",
+    f"a web page or XML in UTF-16: {_DOWNLOAD_AGAIN}": (
         rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]"
     ),
     "text in UTF-16: save it in UTF-8 if it is a list of paths": (
         rb"\xff\xfe[^\0]\0|\xfe\xff\0[^\0]"
     ),
-    f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
+    f"XML text: {_DOWNLOAD_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
     JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
 }
 _WRITE = (
@@ -100,7 +102,7 @@ _DATASETS = {
 _UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"
 
 
-def _kind_of(head: bytes, kinds: Mapping[str, bytes]) -> str:
+def _match_head(head: bytes, kinds: Mapping[str, bytes]) -> str:
     """Return the first kind whose pattern these first bytes match; empty if there is none."""
     for kind, pattern in kinds.items():
         if re.match(pattern, head, re.DOTALL):
@@ -108,14 +110,14 @@ def _kind_of(head: bytes, kinds: Mapping[str, bytes]) -> str:
     return ""
 
 
-def format_of(head: bytes) -> str:
+def detect_format(head: bytes) -> str:
     """Return the image format of a file by its first `HEAD` bytes; empty if it is none of those
     listed here.
 
     Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check
     only two letters, with which a text file may begin as well.
     """
-    return _kind_of(head[:HEAD], _IMAGES)
+    return _match_head(head[:HEAD], _IMAGES)
 
 
 def first_member(head: bytes) -> bytes:
@@ -130,22 +132,22 @@ def first_member(head: bytes) -> bytes:
     return head[30 : 30 + length]
 
 
-def container_of(head: bytes) -> str:
+def detect_container(head: bytes) -> str:
     """Return `ZIP`, `TAR`, `PARQUET`, `NPY` or `ARROW`; empty for other files."""
-    return _kind_of(head, _CONTAINERS)
+    return _match_head(head, _CONTAINERS)
 
 
-def foreign_of(head: bytes) -> str:
+def describe_foreign(head: bytes) -> str:
     """Return what a file is that has neither images nor statistics that fidtool reads, and what to
     do; else empty.
     """
-    head = _decompressed(head)
-    if format_of(head) or container_of(head):
+    head = _decompress_head(head)
+    if detect_format(head) or detect_container(head):
         return ""
-    return _kind_of(head, {**DAMAGED, **_DATASETS, PLAIN: _UTF_8})
+    return _match_head(head, {**DAMAGED, **_DATASETS, PLAIN: _UTF_8})
 
 
-def _decompressed(head: bytes) -> bytes:
+def _decompress_head(head: bytes) -> bytes:
     """Return the first bytes of what is compressed by gzip, as servers send pages; other bytes as
     they are.
     """
@@ -157,13 +159,13 @@ def _decompressed(head: bytes) -> bytes:
 
 
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
-    """Raise an InputError for a file with these first bytes if it is `foreign_of` any kind ``but``
-    these.
+    """Raise an InputError for a file with these first bytes if it is of any foreign kind ``but``
+    these, see `describe_foreign`.
     """
-    foreign = foreign_of(head)
+    foreign = describe_foreign(head)
     if foreign and foreign not in but:
         kind, _, remedy = foreign.partition(": ")
-        if _decompressed(head) != head[:HEAD]:
+        if _decompress_head(head) != head[:HEAD]:
             kind += ", compressed by gzip"
         raise InputError(f"{name} is {kind}:", remedy)
 
@@ -181,10 +183,10 @@ FILE_KINDS = {
     ".npy": ("array_files", NPY),
 }
 """For each suffix of files that contain images, the module in `fidtool.sources` whose function
-``list_images`` lists them, and what such a file is by its first bytes, see `container_of`. The
-function takes a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
+``list_images`` lists them, and what such a file is by its first bytes, see `detect_container`. The
+function takes a `fidtool.sources.image_set.SourceFiles` and returns an `ImageSet`.
 """
-OFTEN_OTHER = (".pt", ".pth", ".safetensors")
+UNREPORTED_SUFFIXES = (".pt", ".pth", ".safetensors")
 """Files that usually contain something else, such as a network's weights: in a folder of images not
 reported.
 """
@@ -204,7 +206,7 @@ SUBFOLDER = "subfolder"
 IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
 """Finds a hidden name in a path, separated by slashes; ``.`` and ``..`` are not hidden."""
 # What lies beside images by custom, such as captions and labels, or is left out on request.
-_USUAL = {".txt", ".json", ".cls", HIDDEN, SUBFOLDER}
+_EXPECTED_KINDS = {".txt", ".json", ".cls", HIDDEN, SUBFOLDER}
 PROJECTS = ("adm", "edm", "edm2", "clean-fid", "fd-loss", "t2ibenchmark")
 """The projects of `fidtool.references.catalogue`; the part of the references' names before the
 colon.
@@ -221,7 +223,7 @@ def is_reference(path: str) -> bool:
     return fold(project) in map(fold, PROJECTS)
 
 
-def suffix_of(path: str) -> str:
+def file_suffix(path: str) -> str:
     """Return the suffix in `KNOWN` with which a path ends, in any case; empty if there is none.
 
     The query of an HTTP URL is ignored.
@@ -244,14 +246,14 @@ def is_image_name(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class PassedOver:
+class IgnoredFiles:
     """The files in a source that are ignored, with the numbers of each suffix, hidden names and
     subfolders.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def takes(self, path: str, key: str = "") -> bool:
+    def accept(self, path: str, key: str = "") -> bool:
         """Whether a path, separated by slashes, is that of an image; if not, counts it as ignored.
 
         ``key`` is what must follow the first dot of the name; empty accepts any name.
@@ -300,14 +302,14 @@ class PassedOver:
         """What to tell the user; empty if only files were ignored that usually lie beside
         images.
         """
-        if self.kinds.keys() <= _USUAL:
+        if self.kinds.keys() <= _EXPECTED_KINDS:
             return ""
         return (
             f"ignored {self.words}: if some of them are images, rename them or pass their paths "
             "as a list"
         )
 
-    def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
+    def no_images_error(self, path: str, kind: str, recursive: bool = True) -> InputError:
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
         hint = (
@@ -329,7 +331,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 URL_WILDCARD = re.compile(r"[*\[]")
 """``?`` is no wildcard in URLs, where it starts a query."""
-_MOST = 1_000_000
+_MAX_FILES = 1_000_000
 
 
 def is_pattern(path: str) -> bool:
@@ -368,20 +370,20 @@ def expand_braces(path: str) -> list[str]:
     """
     texts = _BRACES.split(path)  # every other one was in braces
     choices = [[text] for text in texts]
-    choices[1::2] = [_choices(text, path) for text in texts[1::2]]
-    if math.prod(map(len, choices)) > _MOST:
-        raise InputError(f"{path} matches more than {_MOST} files")
+    choices[1::2] = [_expand_brace(text, path) for text in texts[1::2]]
+    if math.prod(map(len, choices)) > _MAX_FILES:
+        raise InputError(f"{path} matches more than {_MAX_FILES} files")
     return list(map("".join, itertools.product(*choices)))
 
 
-def _choices(inside: str, path: str) -> list[str]:
+def _expand_brace(inside: str, path: str) -> list[str]:
     span = _RANGE.fullmatch(inside)
     if span is None:
         return inside.split(",")
     first = int(span[1])
     last = int(span[2])
-    if not 0 <= last - first < _MOST:
+    if not 0 <= last - first < _MAX_FILES:
         raise InputError(
-            f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers"
+            f"{{{inside}}} in {path} is an empty range or has more than {_MAX_FILES} numbers"
         )
     return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -25,10 +25,10 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from fidtool.errors import InputError, ResultWarning, reason_of, redact
-from fidtool.names import existing_like, fold, format_count
+from fidtool.errors import InputError, ResultWarning, Say, format_reason, redact
+from fidtool.names import find_similar_path, fold, format_count
 from fidtool.sources.contents import Files, ValueRange, broken_link, explain_errors, read_head
-from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
+from fidtool.sources.image_set import ImageSet, Names, SourceFiles, split_common_folder
 from fidtool.sources.kinds import (
     DAMAGED,
     EMPTY,
@@ -38,20 +38,20 @@ from fidtool.sources.kinds import (
     JSON,
     KNOWN,
     LISTS,
-    OFTEN_OTHER,
     PLAIN,
     SUBFOLDER,
     TABLES,
     TEXT,
-    PassedOver,
-    container_of,
+    UNREPORTED_SUFFIXES,
+    IgnoredFiles,
+    detect_container,
+    detect_format,
     expand,
+    file_suffix,
     first_member,
-    format_of,
     is_image_name,
     is_pattern,
     refuse_foreign,
-    suffix_of,
 )
 from fidtool.system.local_files import read_file
 
@@ -66,7 +66,7 @@ def open_images(
     path: str,
     recursive: bool = True,
     value_range: ValueRange | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> ImageSet:
     """List the images of a source without reading them.
 
@@ -76,11 +76,11 @@ def open_images(
     """
     began = time.time_ns()
     name, _ = split_key(path)
-    suffix = suffix_of(name)
+    suffix = file_suffix(name)
     is_pipe = suffix in ("", *LISTS) and Path(path).is_fifo()  # a shell's <(find …)
     if path in _STDINS or is_pipe:
         images = list_paths(path)
-    elif os.path.isdir(path) and not saved_shards(path):
+    elif os.path.isdir(path) and not list_shards(path):
         images = list_folder(path, recursive)
     elif "://" not in path:
         images = _list_files(path, Files(local_paths(path)), value_range)
@@ -97,41 +97,41 @@ def open_images(
 
 
 def local_paths(path: str) -> list[str]:
-    """Return the files that match a pattern or are `saved_shards`, or the one file or folder that
-    ``path`` names.
+    """Return the files that match a pattern or are shards of a saved data set, or the one file or
+    folder that ``path`` names.
     """
     name, _ = split_key(path)
     if is_pattern(name):
         return expand(name)
     if os.path.exists(name):
-        return saved_shards(name) or [name]
+        return list_shards(name) or [name]
     broken = broken_link(name)
     if broken:
         raise InputError(f"{name} is {broken}")
-    guesses = [f"did you mean {guess}?" for guess in existing_like(name)]
+    guesses = [f"did you mean {guess}?" for guess in find_similar_path(name)]
     raise InputError(f"no such file or folder: {path}", *guesses)
 
 
-def saved_shards(folder: str) -> list[str]:
+def list_shards(folder: str) -> list[str]:
     """Return the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the
     order of its rows.
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
-    splits = _entries_in(folder, "dataset_dict.json", "splits")
+    splits = _read_json_key(folder, "dataset_dict.json", "splits")
     if splits:
         remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(
             f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:", *remedies
         )
     paths = []
-    for shard in _entries_in(folder, "state.json", "_data_files"):
+    for shard in _read_json_key(folder, "state.json", "_data_files"):
         if isinstance(shard, dict) and "filename" in shard:
             paths.append(os.path.join(folder, os.path.basename(shard["filename"])))
     return paths
 
 
-def _entries_in(folder: str, name: str, key: str) -> list[Any]:
+def _read_json_key(folder: str, name: str, key: str) -> list[Any]:
     """Return what a JSON file lists under a key; nothing if there is no such file, or it is
     another program's.
     """
@@ -145,13 +145,13 @@ def _list_files(path: str, files: Files, value_range: ValueRange | None) -> Imag
     name, key = split_key(path)
     first = files.paths[0]
     is_single = len(files.paths) == 1
-    suffix = suffix_of(first if os.path.isdir(name) else name)
+    suffix = file_suffix(first if os.path.isdir(name) else name)
     is_list = suffix in LISTS
     head = b"\0"  # that of a remote archive would be a download
     if is_list or not files.remote:
         head = read_head(files)
-    content = container_of(head)
-    if not content and not is_list and format_of(head):
+    content = detect_container(head)
+    if not content and not is_list and detect_format(head):
         content = "an image"
     module, usual_content = FILE_KINDS.get(suffix, ("", ""))
     if suffix and content and content != usual_content:
@@ -175,7 +175,7 @@ def _list_files(path: str, files: Files, value_range: ValueRange | None) -> Imag
     prefix = redact(first)  # before names are appended, which would be removed with a query
     if not is_single:
         prefix, _ = split_common_folder(files.paths)
-    named = NamedFiles(path, files, prefix, key, value_range)
+    named = SourceFiles(path, files, prefix, key, value_range)
     images: ImageSet = import_module(f"fidtool.sources.{module}").list_images(named)
     return images
 
@@ -192,8 +192,8 @@ def _refuse_image(path: str, file: str) -> None:
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """Split ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or
-    column in it.
+    """Split ``samples.npz:images`` into the file, or folder of shards, and the array or column
+    in it.
 
     For other paths, the second part is empty. It may also name one of several statistics in a
     pickle, as in ``references.pkl:imagenet.npz``.
@@ -202,10 +202,10 @@ def split_key(path: str) -> tuple[str, str]:
     has_query = "?" in name and "://" in name  # a query may contain colons
     if not name or not key or has_query or os.path.lexists(path):
         return path, ""
-    suffix = suffix_of(name)
+    suffix = file_suffix(name)
     has_keys = suffix not in ("", ".npy", TEXT) or name.lower().endswith(STATISTICS_SUFFIXES)
     if not suffix and "://" not in name:  # then the name says nothing
-        has_keys |= os.path.isfile(name) or bool(saved_shards(name))
+        has_keys |= os.path.isfile(name) or bool(list_shards(name))
     return (name, key) if has_keys else (path, "")
 
 
@@ -216,35 +216,35 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     links point to is listed once. A broken link with an image suffix is listed, so that it causes
     an error instead of being ignored.
     """
-    passed_over = PassedOver()
+    passed_over = IgnoredFiles()
     try:
-        stored = sorted(_images_below(path, recursive, passed_over))
+        stored = sorted(_walk_images(path, recursive, passed_over))
     except OSError as error:
         raise InputError(
-            f"cannot list the folder {error.filename or path}: {reason_of(error)}"
+            f"cannot list the folder {error.filename or path}: {format_reason(error)}"
         ) from None
     if not stored:
         below = filter(Path.is_file, Path(path).rglob("*"))
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
             head = read_head(Files([str(file)]))
             refuse_foreign(f"no images in {path}: {file}", head, [*DAMAGED, PLAIN])
-        raise passed_over.nothing_found(path, "folder", recursive)
+        raise passed_over.no_images_error(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = None
-    archives = [kind for kind in FILE_KINDS if kind not in OFTEN_OTHER]
+    archives = [kind for kind in FILE_KINDS if kind not in UNREPORTED_SUFFIXES]
     archive = max(archives, key=passed_over.kinds.__getitem__)
     if passed_over.kinds[archive]:
         has = format_count(passed_over.kinds[archive], f"{archive} file")
         warning = ResultWarning("", f"{path} contains {has}: archives in a folder are not read")
     prefix = os.path.join(path, "")
     names = Names(stored)
-    files = Files(names.after(prefix))
+    files = Files(names.with_prefix(prefix))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "folder", names, prefix, files, order, passed_over, warning)
 
 
-def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
+def _walk_images(path: str, recursive: bool, passed_over: IgnoredFiles) -> Iterator[str]:
     """Yield the relative names of the images in a folder, in any order. A folder is listed once,
     not by a link.
     """
@@ -269,7 +269,7 @@ def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterat
                     passed_over.kinds[SUBFOLDER] += 1
                     if recursive:
                         heapq.heappush(waiting, (is_link, name))
-                elif passed_over.takes(entry.name):
+                elif passed_over.accept(entry.name):
                     if is_link or entry.is_file():
                         yield name
                     else:
@@ -286,12 +286,12 @@ _COLUMNS = frozenset(
     {"path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath"}
 )
 _OBJECTS = 'write one object per line, such as {"path": "a.png"}'
-_AGAIN = "download it again if a server sent an error in its place"
+_DOWNLOAD_AGAIN = "download it again if a server sent an error in its place"
 # Maximum number of bytes in a line of a list. No system has longer paths.
-_LONGEST = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
 
 
-class Entry(NamedTuple):
+class ListEntry(NamedTuple):
     """A path in a list, and the number of its line."""
 
     path: str
@@ -314,17 +314,17 @@ def list_paths(
     """
     name = path if files is None else files.paths[0]
     what = "standard input" if path in _STDINS else f"the list {name}"
-    with explain_errors(what), _opened_list(path, files) as handle:
+    with explain_errors(what), _open_list(path, files) as handle:
         if suffix in TABLES:
-            entries = list(_in_column(handle, what, suffix, column))
+            entries = list(_read_table_list(handle, what, suffix, column))
         else:
-            entries = list(_in_text(handle, what))
+            entries = list(_read_text_list(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = ""
     if not name.startswith("/dev/"):
         prefix = os.path.join(os.path.dirname(name), "")
-    whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
+    whole = [ListEntry(_join_path(what, prefix, entry.path), entry.line) for entry in entries]
     _refuse_repeated(what, whole, entries)
     pairs = zip(whole, entries, strict=True)
     if any(address.path == entry.path for address, entry in pairs):  # some are absolute
@@ -334,12 +334,12 @@ def list_paths(
     names = Names(entry.path for entry in entries)
     lines = np.array([entry.line for entry in entries])
     kind_of_files = Files if files is None else type(files)
-    reader = kind_of_files(names.after(prefix))
+    reader = kind_of_files(names.with_prefix(prefix))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
 
 
-def _opened_list(path: str, files: Files | None) -> contextlib.AbstractContextManager[BinaryIO]:
+def _open_list(path: str, files: Files | None) -> contextlib.AbstractContextManager[BinaryIO]:
     if files is not None:
         return files.open(0)
     if path not in _STDINS:
@@ -349,7 +349,7 @@ def _opened_list(path: str, files: Files | None) -> contextlib.AbstractContextMa
     return contextlib.nullcontext(sys.stdin.buffer)  # it may be endless, and is read line by line
 
 
-def _address(what: str, prefix: str, path: str) -> str:
+def _join_path(what: str, prefix: str, path: str) -> str:
     """Return the path or URL of an image that a list names, of which ``prefix`` is the folder."""
     if "://" not in prefix:
         return os.path.join(prefix, path)
@@ -361,7 +361,7 @@ def _address(what: str, prefix: str, path: str) -> str:
     return path
 
 
-def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> None:
+def _refuse_repeated(what: str, whole: list[ListEntry], entries: list[ListEntry]) -> None:
     paths = [os.path.abspath(entry.path) for entry in whole]
     path, times = Counter(paths).most_common(1)[0]
     if times > 1:
@@ -374,7 +374,7 @@ def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> Non
 
 def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
     """Return the error for a list of which these lines name files that do not exist, see
-    `ImageSet.missing`.
+    `ImageSet.missing_lines`.
     """
     file = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -397,13 +397,13 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     )
 
 
-def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
-    head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
+def _read_text_list(handle: BinaryIO, what: str) -> Iterator[ListEntry]:
+    head = handle.read(_MAX_LINE_BYTES).removeprefix(codecs.BOM_UTF8)
     refuse_foreign(what, head, [EMPTY, PLAIN])
     separator = b"\0" if b"\0" in head else b"\n"
-    for number, line in enumerate(_divided(handle, head, separator), 1):
+    for number, line in enumerate(_split_lines(handle, head, separator), 1):
         is_hole = not line and separator == b"\0"
-        if len(line) >= _LONGEST or b"\0" in line or is_hole:
+        if len(line) >= _MAX_LINE_BYTES or b"\0" in line or is_hole:
             raise InputError(
                 f"{what} is not a list of paths: line {number} is too long or contains null bytes:",
                 "write one path per line",
@@ -412,18 +412,18 @@ def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
         if separator == b"\n":
             line = line.rstrip(b"\r")
         if line:
-            yield Entry(os.fsdecode(line), number)
+            yield ListEntry(os.fsdecode(line), number)
 
 
-def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]:
+def _split_lines(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]:
     """Yield the lines in a file that begins with ``head``, up to the first one that is too
     long.
     """
     rest = head
-    while len(rest) < 2 * _LONGEST:
+    while len(rest) < 2 * _MAX_LINE_BYTES:
         *lines, rest = rest.split(separator)
         yield from lines
-        block = handle.read(_LONGEST)
+        block = handle.read(_MAX_LINE_BYTES)
         if not block:
             break
         rest += block
@@ -431,17 +431,17 @@ def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]
         yield rest
 
 
-def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
-    for line, row in rows_of(handle, what, suffix):
+def _read_table_list(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[ListEntry]:
+    for line, row in read_rows(handle, what, suffix):
         place = f"{what}, line {line}"
-        columns = [column] if column else columns_of_paths(row)
+        columns = [column] if column else find_path_columns(row)
         if len(columns) != 1 or columns[0] not in row:
             raise _columns_error(place, what, suffix, row, column, columns)
         column = columns[0]
-        path = path_of(row[column])
+        path = get_path(row[column])
         if not _can_be_path(path):
             raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
-        yield Entry(path, line)
+        yield ListEntry(path, line)
 
 
 def _can_be_path(value: Any) -> bool:
@@ -467,11 +467,11 @@ def _columns_error(
     lacks = f"no column {column!r}" if column else f"{len(columns) or 'no'} columns of paths"
     remedies = [f"name one, as in {what.removeprefix('the list ')}:COLUMN"]
     if is_json and not columns:
-        remedies.append(_AGAIN)
+        remedies.append(_DOWNLOAD_AGAIN)
     return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
 
 
-def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the numbers of the lines of a table, and their values by column, None where a row ends
     early.
 
@@ -480,24 +480,30 @@ def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dic
             one name.
     """
     text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
-    return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
+    return (
+        _read_json_lines(text, what)
+        if suffix == _JSON_LINES
+        else _read_csv_rows(text, what, suffix)
+    )
 
 
-def _objects_in(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
         place = f"{what}, line {number}"
         try:
-            row = json.loads(line, object_pairs_hook=partial(_by_column, place))
+            row = json.loads(line, object_pairs_hook=partial(_unique_columns, place))
         except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{place}: {getattr(error, 'msg', error)}", _OBJECTS, _AGAIN) from None
+            raise InputError(
+                f"{place}: {getattr(error, 'msg', error)}", _OBJECTS, _DOWNLOAD_AGAIN
+            ) from None
         if not isinstance(row, dict):
-            raise InputError(f"{place} is not a JSON object:", _OBJECTS, _AGAIN)
+            raise InputError(f"{place} is not a JSON object:", _OBJECTS, _DOWNLOAD_AGAIN)
         yield number, row
 
 
-def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv_rows(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     header = text.readline()
     if "\0" in header:
         raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")
@@ -506,7 +512,9 @@ def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[
     text.seek(0)
     table = csv.DictReader(text, delimiter=separator, strict=True)
     try:
-        columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
+        columns = _unique_columns(
+            f"{what}, line 1", [(name, None) for name in table.fieldnames or ()]
+        )
         for row in table:
             if None in row:
                 raise InputError(
@@ -520,7 +528,7 @@ def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[
         raise InputError(f"{what}, line {table.reader.line_num}: {error}") from None
 
 
-def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_columns(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the values of a row by column. An InputError if two columns have one name, other than
     none.
     """
@@ -531,7 +539,7 @@ def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def path_of(value: Any) -> Any:
+def get_path(value: Any) -> Any:
     """Return the path in a column's value, which can be an image as Hugging Face writes it,
     without its bytes.
     """
@@ -540,7 +548,7 @@ def path_of(value: Any) -> Any:
     return value
 
 
-def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
+def find_path_columns(row: Mapping[str, Any]) -> list[str]:
     """Return the names of the columns that may be those of paths in a table with this first
     row.
     """
@@ -548,7 +556,7 @@ def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     likely = [
         name
         for name, value in row.items()
-        if is_image_name(f"{path_of(value)}") and not is_image_name(name)
+        if is_image_name(f"{get_path(value)}") and not is_image_name(name)
     ]
     known = [name for name in row if fold(name) in _COLUMNS]
     return [name for name in known if name in likely] or known or likely

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.distributed.seeds import sample_seed
-from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, format_message, option
 from fidtool.sources.arrays import (
     BFLOAT16,
-    as_hwc,
-    as_pixels,
     channel_axis,
     check_dtype,
     refuse_values,
-    without_bfloat16,
+    to_hwc,
+    to_pixels,
+    widen_bfloat16,
 )
 from fidtool.sources.contents import (
     ContentError,
@@ -34,8 +34,8 @@ from fidtool.sources.contents import (
     Read,
     Reader,
     ValueRange,
-    image_in,
     pillow_defaults,
+    to_content,
 )
 from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
 # Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in
 # WebDataset's.
-_KEYS = ("image", "img", "jpg", "jpeg", "png", "webp")
-# Types of what `image_in` takes.
-_FILES = (bytes, bytearray, str, os.PathLike, Mapping)
+_IMAGE_KEYS = ("image", "img", "jpg", "jpeg", "png", "webp")
+# Types of what `to_content` takes.
+_ENCODED_TYPES = (bytes, bytearray, str, os.PathLike, Mapping)
 # Number of calls in a row after which a function that returns no images is refused.
-_MOST_IN_VAIN = 20
+_MAX_EMPTY_CALLS = 20
 Items = Generator[Any, None, None]
 
 
@@ -105,8 +105,8 @@ class Images:
         name = name or "the argument"
         kind = f"{name} is of type {type(images).__name__}, which is"
         _refuse_moments(images)
-        self._images: Any = _undecoded(images)
-        self._generate = generator_of(images, latent, name)
+        self._images: Any = _keep_encoded(images)
+        self._generate = make_generator(images, latent, name)
         self.generates = self._generate is not None
         self.is_stream = self.generates or not _is_sequence(images)
         if self.is_stream and not self.generates and not isinstance(images, Iterable):
@@ -145,7 +145,7 @@ class Images:
             # Refuses a single image, whose rows would count as images.
             channel_axis(images.shape, self.name)
         # Decoding workers are forks of this process, which cannot use its GPU.
-        images = _on_host(images)
+        images = _to_cpu(images)
         reader = MemoryReader(self.name, images, count, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # others may take long
             refuse_values(reader, [0])
@@ -159,13 +159,13 @@ class Images:
         parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
-        return np.concatenate([without_bfloat16(_as_array(part, self.name)) for part in parts])
+        return np.concatenate([widen_bfloat16(_as_array(part, self.name)) for part in parts])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yield the images of an iterable, one at a time even if it yields batches."""
-        with _reported(self.name):
+        with _reraise_errors(self.name):
             for number, item in enumerate(self._images):
-                yield from contents_of(item, value_range, f"{self.name}[{number}]")
+                yield from to_contents(item, value_range, f"{self.name}[{number}]")
 
     def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
         """Return images from a function, which is called again with a derived seed until there are
@@ -179,14 +179,14 @@ class Images:
             before = len(contents)
             left = count - before
             items = self._generate(left, sample_seed(seed, calls) if calls else seed)
-            with _reported(self.name), contextlib.closing(items):
+            with _reraise_errors(self.name), contextlib.closing(items):
                 for item in items:
-                    contents += contents_of(item, value_range, f"the result of {self.name}({left})")
+                    contents += to_contents(item, value_range, f"the result of {self.name}({left})")
                     if len(contents) >= count:
                         break
             calls += 1
             in_vain = in_vain + 1 if len(contents) == before else 0
-            if in_vain == _MOST_IN_VAIN:
+            if in_vain == _MAX_EMPTY_CALLS:
                 raise InputError(
                     f"{self.name}({left}) returned no images {in_vain} times, but must return "
                     f"{left}"
@@ -216,7 +216,7 @@ def _is_sequence(images: object) -> bool:
 
 
 @contextlib.contextmanager
-def _reported(what: str) -> Iterator[None]:
+def _reraise_errors(what: str) -> Iterator[None]:
     """Raise what the program's own code raises as an error that says where."""
     try:
         yield
@@ -239,7 +239,7 @@ def _reported(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def evaluating(module: torch.nn.Module) -> Iterator[None]:
+def eval_mode(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients. Restores the modules' modes and the random state
     afterwards.
     """
@@ -258,7 +258,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def generator_of(
+def make_generator(
     images: Any, latent: int | tuple[int, ...] | None, name: str
 ) -> Callable[[int, int], Items] | None:
     """Return a function that generates a number of images with a seed; None if ``images`` are no
@@ -290,15 +290,15 @@ def generator_of(
         return None
 
     def generate(count: int, seed: int) -> Items:
-        with evaluating(module):
+        with eval_mode(module):
             torch.manual_seed(seed)
-            result = _called(function, count, seed)
+            result = _call_with_seed(function, count, seed)
             yield from result if isinstance(result, Iterator) else (result,)
 
     return generate
 
 
-def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
+def _call_with_seed(function: Callable[..., Any], count: int, seed: int) -> Any:
     """Call a function with the arguments that it has: the number of images, and the seed."""
     parameters = inspect.signature(function).parameters
     asked = []
@@ -321,7 +321,7 @@ def _is_tensor(item: Any) -> bool:
     return hasattr(item, "detach") and hasattr(item, "device")
 
 
-def _undecoded(images: Any) -> Any:
+def _keep_encoded(images: Any) -> Any:
     """Return a dataset of Hugging Face with the bytes of its images, which tell their format and
     JPEG quality.
     """
@@ -336,16 +336,16 @@ def _undecoded(images: Any) -> Any:
     return images
 
 
-def _on_host(images: Any) -> Any:
+def _to_cpu(images: Any) -> Any:
     """Return the same images with tensors of an accelerator and JAX arrays as such of the CPU.
 
     On the CPU, NumPy shares the memory of a JAX array.
     """
     if isinstance(images, (list, tuple)):
-        moved = [_on_host(image) for image in images]
+        moved = [_to_cpu(image) for image in images]
         return tuple(moved) if isinstance(images, tuple) else moved
     if isinstance(images, dict):
-        return {key: _on_host(value) for key, value in images.items()}
+        return {key: _to_cpu(value) for key, value in images.items()}
     if hasattr(images, "sharding") and hasattr(images, "__array__"):
         return np.asarray(images)
     if _is_tensor(images) and images.device.type not in ("cpu", "meta"):
@@ -393,8 +393,8 @@ class MemoryReader(Reader):
     def _content(self, item: int) -> Read:
         what = f"{self._name}[{item}]"
         try:
-            with _reported(what):
-                contents = contents_of(self._images[item], self._value_range, what)
+            with _reraise_errors(what):
+                contents = to_contents(self._images[item], self._value_range, what)
         except FidtoolError as error:
             return error
         if len(contents) != 1:
@@ -409,19 +409,19 @@ class MemoryReader(Reader):
         return {**vars(self), "_images": None}
 
 
-def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
+def to_contents(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
     """Return the image that an object is, or the images of a batch."""
     if hasattr(item, "images"):  # as in diffusers
         raise InputError(
             f"{what} is of type {type(item).__name__}, not an image:", "return its .images"
         )
     if isinstance(item, Mapping) and "bytes" not in item:
-        item = _image_of_dict(item, what)
+        item = _get_dict_image(item, what)
     if isinstance(item, (tuple, list)) and item:
         are_images = len(item) > 1 and _are_images(item)
         if isinstance(item, list):
             # In a tuple, a string or bytes may also be a label.
-            are_images |= all(isinstance(part, _FILES) for part in item)
+            are_images |= all(isinstance(part, _ENCODED_TYPES) for part in item)
         elif are_images:
             raise InputError(
                 f"{what} is a tuple of {len(item)} images:",
@@ -431,18 +431,18 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
         if are_images:
             contents = []
             for part in item:
-                contents += contents_of(part, value_range, what)
+                contents += to_contents(part, value_range, what)
             return contents
         item = item[0]
-    if isinstance(item, _FILES):
-        return [image_in(item)]
+    if isinstance(item, _ENCODED_TYPES):
+        return [to_content(item)]
     if isinstance(item, Image.Image):
         return [copy_image(item)]
-    return _of_array(_as_array(item, what), value_range, what)
+    return _images_from_array(_as_array(item, what), value_range, what)
 
 
-def _image_of_dict(item: Mapping[Any, Any], what: str) -> Any:
-    for key in _KEYS:
+def _get_dict_image(item: Mapping[Any, Any], what: str) -> Any:
+    for key in _IMAGE_KEYS:
         if key in item:
             return item[key]
     has = ", ".join(map(str, list(item)[:8]))
@@ -485,14 +485,16 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
     raise InputError(f"{what} is of type {type(item).__name__}, not an image; {remedy}")
 
 
-def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:
+def _images_from_array(
+    values: NDArray[Any], value_range: ValueRange | None, what: str
+) -> list[Read]:
     batch = values if values.ndim > 3 else values[None]
     if batch.ndim == 4 and not len(batch):
         return []
     axis = channel_axis(batch.shape, what, single=values.ndim == 3)
     check_dtype(values.dtype, what)
     # Copy, because the program may overwrite the memory.
-    return [as_pixels(as_hwc(image, axis).copy(), value_range, what) for image in batch]
+    return [to_pixels(to_hwc(image, axis).copy(), value_range, what) for image in batch]
 
 
 def copy_image(image: Image.Image) -> Read:
@@ -508,7 +510,7 @@ def copy_image(image: Image.Image) -> Read:
     except MemoryError as error:
         return error
     except Exception as error:  # the copy decodes, and Pillow's plugins raise many kinds
-        return ContentError(message_of(error))
+        return ContentError(format_message(error))
     # What describes the file, which Pillow's copy drops.
     for name in ("format", "quantization", "tag_v2"):
         if getattr(image, name, None) is not None:

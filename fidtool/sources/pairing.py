@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
-from fidtool.names import format_count, in_natural_order
-from fidtool.sources.image_set import ImageSet, Numbered, check_numbers
+from fidtool.errors import InputError, Say, option
+from fidtool.names import format_count, natural_key
+from fidtool.sources.image_set import ImageSet, Numbered, check_name_order
 
 SUFFIX = "suffix:"
 """Beginning of a value of ``pairs`` that names the end of the names of FAKE, or of REAL."""
-HOWS = ("name", "position", "number", "sorted")
+METHODS = ("name", "position", "number", "sorted")
 """The other values of ``pairs``."""
 
 
 def pair_images(
-    fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str], None] = lambda line: None
+    fake: ImageSet, real: ImageSet, how: str | None, say: Say = lambda line: None
 ) -> ImageSet:
     """Return FAKE's images in the order of their partners in REAL.
 
@@ -38,9 +38,9 @@ def pair_images(
         InputError: if an image has no partner, or several; or if a set can only be read
             sequentially.
     """
-    if how not in (None, *HOWS) and not str(how).startswith(SUFFIX):
+    if how not in (None, *METHODS) and not str(how).startswith(SUFFIX):
         raise InputError(
-            f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as "
+            f"{option('pairs', how)} must be {', '.join(METHODS)} or suffix:TEXT, such as "
             "suffix:_recon"
         )
     for images in (fake, real):
@@ -59,8 +59,8 @@ def pair_images(
         how = "name" if named else "position"
     if how == "position":
         _refuse_unordered(named)
-    fake_keys = _keys(fake, how)
-    real_keys = _keys(real, how)
+    fake_keys = _pairing_keys(fake, how)
+    real_keys = _pairing_keys(real, how)
     if how in ("position", "sorted") and len(fake.stored) != len(real.stored):
         raise InputError(
             f"pairs by position need as many images: {fake.path} has {len(fake.stored)}, and "
@@ -68,7 +68,7 @@ def pair_images(
             "pass as many of both",
             setting="pairs",
         )
-    partners = _partners(fake, real, fake_keys, real_keys, how)
+    partners = _match_partners(fake, real, fake_keys, real_keys, how)
     if how in ("number", "sorted"):
         examples = []
         for number in sorted({0, len(partners) // 2, len(partners) - 1}):
@@ -89,24 +89,24 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
             f"{position} is for arrays and lists, and {named[0].path} is neither:", in_order
         )
     for images in named:
-        check_numbers(position, images.path, images.stored, in_order)
+        check_name_order(position, images.path, images.stored, in_order)
 
 
-def _keys(images: ImageSet, how: str) -> Mapping[Any, int]:
+def _pairing_keys(images: ImageSet, how: str) -> Mapping[Any, int]:
     """The number of each stored image by the key that it has in common with its partner."""
     if how == "position":
         if images.lines is None:
             return {number: number for number in range(len(images.stored))}
         return dict(enumerate(np.argsort(images.lines).tolist()))
     if how == "sorted":
-        keys = [in_natural_order(_stem(name)) for name in images.stored]
+        keys = [natural_key(_stem(name)) for name in images.stored]
         return dict(enumerate(sorted(range(len(keys)), key=keys.__getitem__)))
     if how == "number":
         return _last_numbers(images)
-    return _numbers(images, [_stem(name, _suffix_of(how)) for name in images.stored])
+    return _index_by_key(images, [_stem(name, _parse_suffix(how)) for name in images.stored])
 
 
-def _suffix_of(how: str) -> str:
+def _parse_suffix(how: str) -> str:
     return how.removeprefix(SUFFIX) if how.startswith(SUFFIX) else ""
 
 
@@ -121,10 +121,10 @@ def _last_numbers(images: ImageSet) -> dict[str, int]:
                 f"{name} of {images.path} has no number in its name:", remedy, setting="pairs"
             )
         keys.append(digits[-1].lstrip("0"))
-    return _numbers(images, keys, remedy)
+    return _index_by_key(images, keys, remedy)
 
 
-def _partners(
+def _match_partners(
     fake: ImageSet,
     real: ImageSet,
     fake_keys: Mapping[Any, int],
@@ -132,13 +132,16 @@ def _partners(
     how: str,
 ) -> NDArray[np.int64]:
     """The number in FAKE of the partner of each stored image of REAL."""
-    alone = [*_alone(fake, fake_keys, real_keys), *_alone(real, real_keys, fake_keys)]
+    alone = [
+        *_describe_unpaired(fake, fake_keys, real_keys),
+        *_describe_unpaired(real, real_keys, fake_keys),
+    ]
     if alone:
         what = "number" if how == "number" else "relative path without suffix"
-        if _suffix_of(how):
-            what += f" and then {_suffix_of(how)!r}"
+        if _parse_suffix(how):
+            what += f" and then {_parse_suffix(how)!r}"
         remedies = ["rename them", f"see {option('pairs', ...)}"]
-        fitting = _that_fits(fake, real) if fake_keys.keys().isdisjoint(real_keys) else None
+        fitting = _suggest_pairing(fake, real) if fake_keys.keys().isdisjoint(real_keys) else None
         if fitting is not None:
             remedies = [f"pass {option('pairs', fitting)}", "rename them"]
         raise InputError(
@@ -150,7 +153,9 @@ def _partners(
     return partners
 
 
-def _alone(images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int]) -> Iterator[str]:
+def _describe_unpaired(
+    images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int]
+) -> Iterator[str]:
     """Yield a description of the images whose keys the other set lacks, if there are any."""
     names = [images.stored[number] for key, number in keys.items() if key not in others]
     if names:
@@ -160,7 +165,7 @@ def _alone(images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int])
         yield f"{format_count(len(names), 'image')} of {images.path} ({examples})"
 
 
-def _that_fits(fake: ImageSet, real: ImageSet) -> str | None:
+def _suggest_pairing(fake: ImageSet, real: ImageSet) -> str | None:
     """The value of ``pairs`` with which each image has a partner, if one is known; the surest of
     several.
     """
@@ -189,7 +194,7 @@ def _stem(name: str, suffix: str = "") -> str:
     return re.sub(rf"({re.escape(suffix)})?(\.[^./]*?)?(\[\d+\])?$", r"\3", name, count=1)
 
 
-def _numbers(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str, int]:
+def _index_by_key(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str, int]:
     """The number of each stored image by the key that pairs it."""
     numbers: dict[str, int] = {}
     for number, key in enumerate(keys):

@@ -31,24 +31,25 @@ from fidtool.errors import (
     FidtoolError,
     InputError,
     RunError,
-    message_of,
+    Say,
+    format_message,
+    format_reason,
     missing_package,
-    reason_of,
 )
 from fidtool.names import format_count
 from fidtool.sources.contents import (
-    MOST_BYTES,
+    MAX_BYTES,
     ContentError,
     Files,
     Read,
     Reader,
     Stamps,
-    too_large,
+    too_large_error,
 )
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
-from fidtool.system.background import DaemonThreads, in_background
-from fidtool.system.cache_dir import byte_limit, cache_dir, one_at_a_time
+from fidtool.sources.kinds import URL_WILDCARD, IgnoredFiles, expand_braces
+from fidtool.system.background import DaemonThreads, start_in_background
+from fidtool.system.cache_dir import byte_limit, cache_dir, lock_file
 from fidtool.system.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ T = TypeVar("T")
 INFO_TIMEOUT = 30.0
 """Deadline of a query about one object in seconds."""
 REQUEST_TIMEOUT = 120.0
-"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently."""
+"""Deadline of a request for an image in seconds, while `MAX_REQUESTS` run concurrently."""
 SILENCE_SECONDS = 300.0
 """Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time,
 of ten streams.
@@ -67,16 +68,16 @@ _LISTING_TIMEOUT = 1800.0
 _COPY_TIMEOUT = 1800.0
 # Seconds after which a request is not retried.
 _RETRY_PERIOD = 120.0
-AT_ONCE = 64
+MAX_REQUESTS = 64
 """Number of requests to run concurrently, of all decoding workers of a rank together."""
 # The same of a worker, where there are many.
-_LEAST_AT_ONCE = 2
+_MIN_REQUESTS = 2
 # Number of images to request before the first of them is used: if it is late, others are requested
 # meanwhile.
-_AHEAD = 64
+_PREFETCHED = 64
 # Number of objects whose versions are compared at the end of a run.
-_CHECKED = 1024
-SAID_BYTES = 100_000_000
+_CHECKED_OBJECTS = 1024
+MIN_REPORTED_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 # Age of a partial copy that no process writes any more.
 _ABANDONED_SECONDS = 3600.0
@@ -109,26 +110,26 @@ class RemoteFiles(Files):
         self.stamps = stamps
         self.versioned = bool(stamps[:, 1].all())
         self._unversioned = uuid.uuid4().hex
-        self._at_once = AT_ONCE
+        self._at_once = MAX_REQUESTS
 
-    def shared_by(self, processes: int) -> RemoteFiles:
+    def for_processes(self, processes: int) -> RemoteFiles:
         mine = copy.copy(self)
-        mine._at_once = max(_LEAST_AT_ONCE, AT_ONCE // processes)
+        mine._at_once = max(_MIN_REQUESTS, MAX_REQUESTS // processes)
         return mine
 
-    def changed(self) -> list[str]:
+    def find_changed(self) -> list[str]:
         if not self.versioned or _IN_COMMIT.match(self.paths[0]):
             return []
         count = len(self.paths)
-        spread = np.linspace(0, count - 1, min(count, _CHECKED)).astype(np.int64)
+        spread = np.linspace(0, count - 1, min(count, _CHECKED_OBJECTS)).astype(np.int64)
         checked = np.unique(spread).tolist()
-        with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
+        with ThreadPoolExecutor(MAX_REQUESTS, "fidtool-request") as pool:
             verdicts = list(pool.map(self._has_changed, checked))
         return [self.paths[file] for file in itertools.compress(checked, verdicts)]
 
     def _has_changed(self, file: int) -> bool:
         try:
-            stamp = stamp_of(object_info(self.paths[file]))
+            stamp = make_stamp(object_info(self.paths[file]))
         except InputError:  # it was deleted
             return True
         return not np.array_equal(stamp, self.stamps[file])
@@ -144,8 +145,8 @@ class RemoteFiles(Files):
         requested = deque[Future[bytes | Exception]]()
         try:
             for file in items.tolist():
-                requested.append(pool.submit(self._whole, file))
-                if len(requested) == _AHEAD:
+                requested.append(pool.submit(self._read_whole, file))
+                if len(requested) == _PREFETCHED:
                     yield requested.popleft().result()
             while requested:
                 yield requested.popleft().result()
@@ -154,16 +155,18 @@ class RemoteFiles(Files):
                 future.cancel()
             pool.close(0.0)
 
-    def _whole(self, file: int) -> bytes | Exception:
+    def _read_whole(self, file: int) -> bytes | Exception:
         url = self.paths[file]
         size = int(self.stamps[file, 0])
-        if size > MOST_BYTES:
-            return too_large(size)
+        if size > MAX_BYTES:
+            return too_large_error(size)
         try:
-            data: bytes = request(lambda: file_system(url).cat_file(url), url, REQUEST_TIMEOUT)
+            data: bytes = retry_request(
+                lambda: file_system(url).cat_file(url), url, REQUEST_TIMEOUT
+            )
         except (ContentError, FidtoolError) as error:
             return error
-        return too_large(len(data)) if len(data) > MOST_BYTES else data
+        return too_large_error(len(data)) if len(data) > MAX_BYTES else data
 
     def open(self, file: int) -> BinaryIO:
         """Open a copy of the object on this machine, which all its processes share."""
@@ -172,11 +175,11 @@ class RemoteFiles(Files):
             return io.BytesIO()
         path = self.copy(file)
         with contextlib.suppress(FileNotFoundError):
-            return _opened_copy(path)
-        with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
+            return _open_copy(path)
+        with lock_file(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
             if not path.exists():
                 _download(self.paths[file], path, size)
-            return _opened_copy(path)
+            return _open_copy(path)
 
     def copy(self, file: int) -> Path:
         size, version, *_ = self.stamps[file].tolist()
@@ -188,7 +191,7 @@ def _copies() -> Path:
     return cache_dir() / "remote"
 
 
-def _opened_copy(path: Path) -> BinaryIO:
+def _open_copy(path: Path) -> BinaryIO:
     handle = open(path, "rb")  # noqa: SIM115 - the caller closes it
     with contextlib.suppress(OSError):
         os.utime(path)  # the least recently used copies are deleted first
@@ -209,7 +212,9 @@ def _download(url: str, path: Path, size: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(url, path.parent, max(0, size))
-        _queried(lambda: file_system(url).get_file(url, str(part)), url, SILENCE_SECONDS, moved)
+        _request_or_fail(
+            lambda: file_system(url).get_file(url, str(part)), url, SILENCE_SECONDS, moved
+        )
         received = part.stat().st_size
         if size not in (-1, received):
             raise RunError(
@@ -217,7 +222,7 @@ def _download(url: str, path: Path, size: int) -> None:
             )
         os.replace(part, path)
     except OSError as error:
-        reason = reason_of(error)
+        reason = format_reason(error)
         raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
@@ -249,10 +254,10 @@ def _make_room(url: str, folder: Path, size: int) -> None:
 
 
 def object_info(url: str) -> Mapping[str, Any]:
-    return _queried(lambda: file_system(url).info(url), url, INFO_TIMEOUT)
+    return _request_or_fail(lambda: file_system(url).info(url), url, INFO_TIMEOUT)
 
 
-def stamp_of(info: Mapping[str, Any]) -> list[int]:
+def make_stamp(info: Mapping[str, Any]) -> list[int]:
     """Return the stamp of an object from its metadata; see `RemoteFiles`."""
     size = info.get("size")
     versions = [str(info[name]) for name in _VERSIONS if info.get(name)]
@@ -268,10 +273,10 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     folder.
     """
     prefix = f"{url.removesuffix('/')}/"
-    source = f"{_in_commit(url).removesuffix('/')}/"
+    source = f"{_pin_revision(url).removesuffix('/')}/"
     store = file_system(source)
     depth = None if recursive else 1
-    objects = _queried(
+    objects = _request_or_fail(
         lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT
     )
     if not objects:
@@ -279,44 +284,44 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
             f"there is nothing below {url}:", "check that the URL is correct and can be listed"
         )
     root = store._strip_protocol(source).rstrip("/")
-    passed_over = PassedOver()
+    passed_over = IgnoredFiles()
     stamps = {}
     for path, info in objects.items():
         # Remove one slash only: names in a store may begin with another one.
         name = path.removeprefix(root).removeprefix("/")
-        if passed_over.takes(name):
-            stamps[name] = stamp_of(info)
+        if passed_over.accept(name):
+            stamps[name] = make_stamp(info)
     if not stamps:
-        raise passed_over.nothing_found(url, "location")
+        raise passed_over.no_images_error(url, "location")
     names = Names(sorted(stamps))
     files = RemoteFiles(
-        names.after(source), np.array([stamps[name] for name in names], dtype=np.int64)
+        names.with_prefix(source), np.array([stamps[name] for name in names], dtype=np.int64)
     )
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
 
 
-def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
+def remote_files(url: str, say: Say) -> RemoteFiles:
     """Return the object that a URL names, or those that match a pattern such as
     ``shards-{000..127}.tar``.
 
     ``say`` prints the size of large ones, which are downloaded when they are opened.
     """
     urls: list[str] = []
-    for pattern in expand_braces(_in_commit(url)):
+    for pattern in expand_braces(_pin_revision(url)):
         urls += _matches(pattern)
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
-    with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
+    with ThreadPoolExecutor(MAX_REQUESTS, "fidtool-request") as pool:
         # The first alone: the Hub's file system keeps its listing of the folder for the others.
         infos = [object_info(urls[0]), *pool.map(object_info, urls[1:])]
     for address, info in zip(urls, infos, strict=True):
         if info.get("type") == "directory":
             raise InputError(f"{address} is a folder, not a file")
-    files = RemoteFiles(urls, np.array(list(map(stamp_of, infos)), dtype=np.int64))
+    files = RemoteFiles(urls, np.array(list(map(make_stamp, infos)), dtype=np.int64))
     is_absent = [not files.copy(file).exists() for file in range(len(urls))]
     size = int(files.stamps[is_absent, 0].sum())
-    if size >= SAID_BYTES:
+    if size >= MIN_REPORTED_BYTES:
         say(
             f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects "
             "another disk"
@@ -335,7 +340,7 @@ def _matches(url: str) -> list[str]:
             object_info(url)
             return [url]
     store = file_system(url)
-    matches = _queried(lambda: store.glob(url), url, _LISTING_TIMEOUT)
+    matches = _request_or_fail(lambda: store.glob(url), url, _LISTING_TIMEOUT)
     if not matches:
         raise InputError(
             f"no object matches {url}, or its location cannot be listed; braces ({{000..127}}) "
@@ -371,9 +376,9 @@ def file_system(url: str) -> Any:
         install = f"pip install 'fidtool[{extra}]'"
         if scheme not in _EXTRAS:
             install += " installs those for s3 and http"
-        raise InputError(f"{url}: {message_of(error)} ({install})") from None
+        raise InputError(f"{url}: {format_message(error)} ({install})") from None
     except ValueError as error:
-        raise InputError(f"{url}: {message_of(error)}") from None
+        raise InputError(f"{url}: {format_message(error)}") from None
     store.invalidate_cache()  # fsspec caches listings, which may be out of date
     return store
 
@@ -411,7 +416,7 @@ def _hub() -> Any:
     return Commits(block_size=0, skip_instance_cache=True)
 
 
-def _in_commit(url: str) -> str:
+def _pin_revision(url: str) -> str:
     """Return the same address in the commit that is now its revision, which later ones do not
     change.
     """
@@ -428,22 +433,22 @@ def _in_commit(url: str) -> str:
         kind = path.unresolve().partition(path.repo_id)[0]  # such as datasets/
         return f"hf://{kind}{path.repo_id}@{info.sha}/{path.path_in_repo}"
 
-    return _queried(resolve, url, INFO_TIMEOUT)
+    return _request_or_fail(resolve, url, INFO_TIMEOUT)
 
 
-def _queried(
+def _request_or_fail(
     work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
 ) -> T:
     """Return the response to a request of which a failure ends the run: all exceptions are
     FidtoolErrors.
     """
     try:
-        return request(work, url, seconds, moved)
+        return retry_request(work, url, seconds, moved)
     except ContentError as error:
         raise InputError(f"{url} cannot be read: {error}") from None
 
 
-def request(
+def retry_request(
     work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
 ) -> T:
     """Return the response to a request, of which ``moved`` must return something new within these
@@ -460,7 +465,7 @@ def request(
     tries = MAX_TRIES if url.startswith(("http", "hf")) else 1
     for number in itertools.islice(attempts(_RETRY_PERIOD), tries):
         before = moved()
-        future = in_background(work)  # after a timeout, it continues in the background
+        future = start_in_background(work)  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:
                 now = moved()
@@ -473,25 +478,25 @@ def request(
             # fsspec's HTTP file system raises a FileNotFoundError for any failure.
             if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
                 cause = error.__cause__
-            lasting = _lasting(cause, url)
+            lasting = _permanent_error(cause, url)
             if lasting is not None:
                 raise lasting from None
-            failure = f"after {format_count(number, 'attempt')}: {message_of(cause)}"
+            failure = f"after {format_count(number, 'attempt')}: {format_message(cause)}"
     raise RunError(f"{url} could not be read {failure}")
 
 
-def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
+def _permanent_error(error: Exception, url: str) -> FidtoolError | ContentError | None:
     """Return what to raise if a retry of a request that failed with ``error`` would not help;
     otherwise None.
     """
     if isinstance(error, FidtoolError):
         return error
-    status = _status_of(error)
+    status = _http_status(error)
     kind = type(error).__name__
     is_hidden = kind in ("RepositoryNotFoundError", "BucketNotFoundError")
     is_denied = isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind
     if is_denied or is_hidden:
-        reason = message_of(error)
+        reason = format_message(error)
         if status:
             reason = f"the store returned HTTP status {status}: access denied"
             if is_hidden:
@@ -504,13 +509,15 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
     if isinstance(
         error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
     ):
-        return ContentError(f"it cannot be requested: {message_of(error)}")
+        return ContentError(f"it cannot be requested: {format_message(error)}")
     if 400 <= status < 500 and status not in RETRIED_STATUSES:
-        return ContentError(f"the store returned HTTP status {status} ({message_of(error)[:120]})")
+        return ContentError(
+            f"the store returned HTTP status {status} ({format_message(error)[:120]})"
+        )
     return None
 
 
-def _status_of(error: Any) -> int:
+def _http_status(error: Any) -> int:
     """Return the HTTP status of a failed request; 0 if there is none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's

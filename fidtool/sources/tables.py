@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, missing_package
-from fidtool.sources.arrays import index_of_files, set_of_rows
-from fidtool.sources.contents import Files, PartReader, Read, image_in, open_explained
-from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import suffix_of
+from fidtool.sources.arrays import make_file_index, make_image_set
+from fidtool.sources.contents import ContainerReader, Files, Read, open_with_errors, to_content
+from fidtool.sources.image_set import ImageSet, SourceFiles
+from fidtool.sources.kinds import file_suffix
 
 # A Hugging Face image column is a struct of this field and the file's path.
 _BYTES = "bytes"
@@ -21,7 +21,7 @@ _BYTES = "bytes"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def list_images(named: NamedFiles) -> ImageSet:
+def list_images(named: SourceFiles) -> ImageSet:
     """List the images in Parquet or Arrow files, one per row.
 
     The key is the column's name; the default is the only column that has image bytes.
@@ -30,39 +30,39 @@ def list_images(named: NamedFiles) -> ImageSet:
         import pyarrow.parquet
     except ImportError:
         raise missing_package(f"reading {named.path}", "pyarrow", "parquet") from None
-    is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
+    is_arrow = file_suffix(named.files.paths[0]) == ".arrow"
     columns = []
     counts = []
     for file in range(len(named.files.paths)):
-        with open_explained(named.files, file) as handle:
+        with open_with_errors(named.files, file) as handle:
             if is_arrow:
-                table = _mapped(handle)
-                columns.append(_column(named, file, table.schema))
+                table = _map_arrow(handle)
+                columns.append(_find_image_column(named, file, table.schema))
                 counts.append(table.num_rows)
                 _check_cells(named, table.column(columns[-1]))
             else:
                 table = pyarrow.parquet.ParquetFile(handle)
-                columns.append(_column(named, file, table.schema_arrow))
+                columns.append(_find_image_column(named, file, table.schema_arrow))
                 counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
-    file_index = index_of_files(named, counts)
-    reader: PartReader = ParquetReader(named.files, file_index, True, columns)
+    file_index = make_file_index(named, counts)
+    reader: ContainerReader = ParquetReader(named.files, file_index, True, columns)
     if is_arrow:
         # Local files are read in any order, remote ones sequentially, so that each rank downloads
         # only its own.
         reader = ArrowReader(named.files, file_index, named.files.remote, columns)
-    return set_of_rows(named, "Arrow table" if is_arrow else "Parquet table", counts, reader)
+    return make_image_set(named, "Arrow table" if is_arrow else "Parquet table", counts, reader)
 
 
-def _check_cells(named: NamedFiles, cells: Any) -> None:
+def _check_cells(named: SourceFiles, cells: Any) -> None:
     cells.validate(full=True)  # bytes at offsets out of range would be read from other memory
     if _is_struct(cells.type) and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
         # These images are other files, whose changes would not be noticed.
         named.files.versioned = False
 
 
-def _mapped(handle: BinaryIO) -> Any:
+def _map_arrow(handle: BinaryIO) -> Any:
     """Return the table in an Arrow file, a stream as the package datasets writes it or with an
     index, without a copy.
 
@@ -78,7 +78,7 @@ def _mapped(handle: BinaryIO) -> Any:
     return pyarrow.ipc.open_stream(pyarrow.py_buffer(memory)).read_all()
 
 
-def _column(named: NamedFiles, file: int, schema: Any) -> str:
+def _find_image_column(named: SourceFiles, file: int, schema: Any) -> str:
     key = named.key
     binary: list[str] = [field.name for field in schema if _has_bytes(field.type)]
     structs = [name for name in binary if _is_struct(schema.field(name).type)]
@@ -113,7 +113,7 @@ def _is_struct(kind: Any) -> bool:
     return bool(types.is_struct(kind))
 
 
-class _TableReader(PartReader):
+class _TableReader(ContainerReader):
     """Reads a column of each table."""
 
     def __init__(
@@ -139,7 +139,7 @@ class ParquetReader(_TableReader):
         if _is_struct(parquet.schema_arrow.field(column).type):
             column = f"{column}.{_BYTES}"
         wanted = set(items)
-        end = self.first_of(file)
+        end = self.first_image(file)
         for group in range(parquet.num_row_groups):
             row = end
             end += parquet.metadata.row_group(group).num_rows
@@ -150,7 +150,7 @@ class ParquetReader(_TableReader):
             ):
                 for value in batch.column(0):
                     if row in wanted:
-                        yield image_in(value.as_py())
+                        yield to_content(value.as_py())
                     row += 1
 
 
@@ -159,7 +159,7 @@ class ArrowReader(_TableReader):
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         if file not in self._opened:
-            self._opened[file] = _mapped(handle).column(self._columns[file])
+            self._opened[file] = _map_arrow(handle).column(self._columns[file])
         values = self._opened[file]
-        first = self.first_of(file)
-        return (image_in(values[item - first].as_py()) for item in items)
+        first = self.first_image(file)
+        return (to_content(values[item - first].as_py()) for item in items)

@@ -11,11 +11,11 @@ from io import BytesIO, StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
-from fidtool.errors import InputError, about, option
+from fidtool.errors import InputError, option, prefix_errors
 from fidtool.names import fold, format_count
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import TABLES, TEXT
-from fidtool.sources.listing import columns_of_paths, path_of, rows_of
+from fidtool.sources.listing import find_path_columns, get_path, read_rows
 from fidtool.system.local_files import read_file
 
 
@@ -35,7 +35,7 @@ class Texts:
     named: Mapping[str, str]
     listed: Sequence[str] = ()
 
-    def of(
+    def for_images(
         self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int
     ) -> list[str] | None:
         """Return the texts of images of the set ``path``; None if the table names none of them.
@@ -60,13 +60,13 @@ class Texts:
         else:
             for name in names:
                 texts.append(self.named.get(_key(prefix + name)) or self.named.get(_stem(name)))
-        lacking = [name for name, text in zip(names, texts, strict=True) if not text]
-        if len(lacking) == len(names) and not self.listed:
+        missing = [name for name, text in zip(names, texts, strict=True) if not text]
+        if len(missing) == len(names) and not self.listed:
             return None
-        if lacking:
+        if missing:
             raise InputError(
-                f"{named} has no {self.what} of {format_count(len(lacking), 'image')} of {path} "
-                f"({lacking[0]})"
+                f"{named} has no {self.what} of {format_count(len(missing), 'image')} of {path} "
+                f"({missing[0]})"
             )
         return [text for text in texts if text]
 
@@ -82,7 +82,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         InputError: if the file cannot be read, or has no such column, or an image twice with
             different texts.
     """
-    with about(setting=setting), explain_errors(place):
+    with prefix_errors(setting=setting), explain_errors(place):
         return _read_texts(place, setting, what, columns)
 
 
@@ -91,39 +91,39 @@ def _read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> 
         named = {}
         for file in Path(place).rglob("*.txt"):
             stem = str(file.relative_to(place).with_suffix(""))
-            named[stem] = _utf8(_text_in(file).strip(), str(file))
+            named[stem] = _check_utf8(_read_text(file).strip(), str(file))
         return Texts(place, setting, what, named)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         listed = []
-        for number, line in enumerate(StringIO(_text_in(place)), 1):
-            listed.append(_utf8(line.strip(), f"{place}, line {number}"))
+        for number, line in enumerate(StringIO(_read_text(place)), 1):
+            listed.append(_check_utf8(line.strip(), f"{place}, line {number}"))
         return Texts(place, setting, what, {}, listed)
     if suffix not in TABLES:
         raise InputError(
             f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with one "
             f"{what} per line, or a folder of such files"
         )
-    return _texts_in_table(place, suffix, setting, what, columns)
+    return _read_text_table(place, suffix, setting, what, columns)
 
 
-def _texts_in_table(
+def _read_text_table(
     place: str, suffix: str, setting: str, what: str, columns: Sequence[str]
 ) -> Texts:
     named: dict[str, str] = {}
     listed: list[str] = []
     folder = os.path.dirname(place)
-    for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
+    for line, fields in read_rows(BytesIO(read_file(place)), place, suffix):
         where = f"{place}, line {line}"
         column = _column(where, fields, columns)
         text = fields.pop(column)
         if not isinstance(text, str | int):
             raise InputError(f"{where} has no {what} in the column {column}")
-        listed.append(_utf8(f"{text}".strip(), where))
-        paths = columns_of_paths(fields)
+        listed.append(_check_utf8(f"{text}".strip(), where))
+        paths = find_path_columns(fields)
         if not paths:
             continue
-        path = f"{path_of(fields[paths[0]])}"
+        path = f"{get_path(fields[paths[0]])}"
         for key in (_stem(path).removeprefix("./"), _key(join(folder, path))):
             if named.setdefault(key, listed[-1]) != listed[-1]:
                 raise InputError(f"{where}: {path} has a second {what}")
@@ -144,7 +144,7 @@ def _column(where: str, fields: Mapping[str, object], columns: Sequence[str]) ->
     raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}")
 
 
-def _utf8(text: str, where: str) -> str:
+def _check_utf8(text: str, where: str) -> str:
     """The text itself; an InputError if bytes of it were not UTF-8, which are lone surrogates in
     it.
     """
@@ -155,7 +155,7 @@ def _utf8(text: str, where: str) -> str:
     return text
 
 
-def _text_in(file: str | Path) -> str:
+def _read_text(file: str | Path) -> str:
     return read_file(file).decode("utf-8-sig", "surrogateescape")
 
 

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import RunError, SettingName, about
+from fidtool.errors import RunError, SettingName, prefix_errors
 from fidtool.features.passes import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.reading.decode import ImageProperties
 from fidtool.reading.loader import Piece
-from fidtool.reading.records import RECORD, ImageRecords, RecordArray
+from fidtool.reading.records import RECORD, ImageRecords, to_bytes_array
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
+from fidtool.statistics.moments import MIN_BITS, ExactMoments
 from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reorder
 from fidtool.statistics.set_statistics import (
     NO_IMAGES,
@@ -33,7 +33,7 @@ from fidtool.statistics.set_statistics import (
 
 # If the features of the first batch have fewer bits than this, the whole set would be refused in
 # the end.
-_FIRST_BATCH_BITS = FEWEST_BITS - 3
+_FIRST_BATCH_BITS = MIN_BITS - 3
 RECORDS = "records"
 """Key of the bytes of the images' records in `Accumulator.rows`."""
 PAIRS = "pairs"
@@ -43,7 +43,7 @@ Rows = Mapping[str, NDArray[Any]]
 """Rows of images by name, arrays of shape (images, dims)."""
 
 
-class Layer(NamedTuple):
+class LayerSpec(NamedTuple):
     """A kind of feature vector that is computed for all images of a run.
 
     Attributes:
@@ -75,18 +75,18 @@ class Accumulator:
         partner: statistics of the partners; None if they are not collected.
     """
 
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, LayerSpec]
     capacity: int
     device: torch.device | str = "cpu"
     inspected: bool = False
     pairs: int = 0
-    of_partner: Mapping[str, Layer] | None = None
+    partner_layers: Mapping[str, LayerSpec] | None = None
 
     def __post_init__(self) -> None:
         count = self.capacity
         self.partner: Accumulator | None = None
-        if self.of_partner is not None:
-            self.partner = Accumulator(self.of_partner, count, self.device, self.inspected)
+        if self.partner_layers is not None:
+            self.partner = Accumulator(self.partner_layers, count, self.device, self.inspected)
         self.used = np.zeros(count, dtype=bool)
         self.unusable = np.zeros(count, dtype=bool)
         self.moments: dict[str, ExactMoments] = {}
@@ -104,7 +104,7 @@ class Accumulator:
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
-    def emptied(self, count: int) -> Accumulator:
+    def empty_copy(self, count: int) -> Accumulator:
         """Return empty statistics of the same kind, of ``count`` images."""
         return replace(self, capacity=count)
 
@@ -131,7 +131,7 @@ class Accumulator:
             features: those of its images, and of their partners, if they have layers.
             places: places of its images, also of those that were skipped.
         """
-        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(piece.records), PAIRS: piece.pairs}
+        rows: dict[str, NDArray[Any]] = {RECORDS: to_bytes_array(piece.records), PAIRS: piece.pairs}
         if piece.count:
             for name, layer in self.layers.items():
                 vectors = features[0][name]
@@ -139,14 +139,14 @@ class Accumulator:
                 if layer.with_features:
                     rows[name] = vectors.cpu().numpy()
         used = np.array(piece.used, dtype=bool)
-        self._note(places[used], places[~used], rows, piece.properties, piece.skipped)
+        self._store_rows(places[used], places[~used], rows, piece.properties, piece.skipped)
         if self.partner is not None and piece.partner is not None:
             of_partner = features[1:] if self.layers else features
             self.partner.add(piece.partner, of_partner, places)
 
     def _add_vectors(self, name: str, vectors: torch.Tensor, piece: Piece) -> None:
         layer = self.layers[name]
-        with about(layer.subject):
+        with prefix_errors(layer.subject):
             try:
                 self.moments[name].add(vectors)
             except RunError as error:
@@ -162,7 +162,7 @@ class Accumulator:
             moments.absorb(other.moments[name].totals())
         used = places[np.flatnonzero(other.used)]
         unusable = places[np.flatnonzero(other.unusable)]
-        self._note(used, unusable, other.rows(), other.traits, other.skipped)
+        self._store_rows(used, unusable, other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 
@@ -174,10 +174,10 @@ class Accumulator:
         rows: dict[str, Any] = {name: layer.features for name, layer in part.layers.items()}
         rows[PAIRS] = pairs
         if part.pictures is not None:
-            rows[RECORDS] = _bytes_of(part.pictures.records)
+            rows[RECORDS] = to_bytes_array(part.pictures.records)
         for name, moments in self.moments.items():
             moments.absorb(part.layers[name].sums or {})
-        self._note(
+        self._store_rows(
             part.part.places,
             part.part.skipped,
             rows,
@@ -185,7 +185,7 @@ class Accumulator:
             part.skipped,
         )
 
-    def _note(
+    def _store_rows(
         self,
         used: NDArray[np.int64],
         unusable: NDArray[np.int64],
@@ -214,9 +214,9 @@ class Accumulator:
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         skipped = itertools.chain.from_iterable(skipped for _, skipped in everyone)
-        self.skipped = sorted(skipped, key=lambda bad: bad.file)
+        self.skipped = sorted(skipped, key=lambda bad_file: bad_file.file)
         flags = np.stack([self.used, self.unusable]).astype(np.uint8)
-        times = world.sum_(torch.from_numpy(flags)).numpy()
+        times = world.all_reduce_sum(torch.from_numpy(flags)).numpy()
         self.used, self.unusable = times > 0
         counts = {self.count, *(moments.count for moments in self.moments.values())}
         if (times.sum(axis=0) != 1).any() or len(counts) > 1:
@@ -230,7 +230,7 @@ class Accumulator:
         """Raise a RunError if the features of a network other than Inception have too few bits."""
         for name, layer in self.layers.items():
             if not layer.definition.standard:
-                with about(layer.subject):
+                with prefix_errors(layer.subject):
                     self.moments[name].check_precision()
 
     def layer_statistics(self, rows: Rows, sums_alone: bool = False) -> dict[str, LayerStatistics]:
@@ -241,7 +241,7 @@ class Accumulator:
         for name, layer in self.layers.items():
             moments = self.moments[name]
             gaussian = NO_IMAGES
-            with about(layer.subject):
+            with prefix_errors(layer.subject):
                 if moments.count and not sums_alone:
                     gaussian = moments.mean_covariance(layer.definition.ddof)
             layers[name] = LayerStatistics(
@@ -255,7 +255,7 @@ class Accumulator:
         """Return the statistics of the images of a set, or of a part of one, with their
         ``rows``.
         """
-        images = images.without(self.skipped)
+        images = images.drop_skipped(self.skipped)
         with_features = any(layer.with_features for layer in self.layers.values())
         return Statistics(
             self.layer_statistics(rows, sums_alone),
@@ -264,15 +264,11 @@ class Accumulator:
             traits=self.traits,
             skipped=tuple(self.skipped),
             found=len(images.stored),
-            pictures=ImageRecords.of(images, rows[RECORDS]) if RECORDS in rows else None,
+            pictures=ImageRecords.from_images(images, rows[RECORDS]) if RECORDS in rows else None,
             order=images.numbers() if with_features else None,
             framing=images.crop,
             part=images.part,
         )
-
-
-def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, RECORD.itemsize)
 
 
 def _merge_rows(bits: NDArray[Any], world: World) -> None:
@@ -283,4 +279,4 @@ def _merge_rows(bits: NDArray[Any], world: World) -> None:
     """
     at_once = max(1, CHUNK_BYTES // bits.strides[0])
     for start in range(0, len(bits), at_once):
-        world.sum_(torch.from_numpy(bits[start : start + at_once]))
+        world.all_reduce_sum(torch.from_numpy(bits[start : start + at_once]))

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import RunError, reason_of, redact
+from fidtool.errors import RunError, format_reason, redact
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
-from fidtool.statistics.file import arrays_of, read_statistics, save_arrays
+from fidtool.statistics.file import read_statistics, save_arrays, to_arrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import byte_limit, cache_dir
 
@@ -34,7 +34,7 @@ _FINE_CLOCK_NS = 50_000_000
 _COARSE_CLOCK_NS = 2_100_000_000
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was
     last used.
     """
@@ -63,7 +63,7 @@ def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str
         bits["kernels"] = ""  # those of Inception
     bits_as_json = json.dumps(bits, sort_keys=True)
     sha = hashlib.sha256(b"with exact sums")  # which entries of earlier versions lack
-    for text in (definition.to_json(), bits_as_json, images.identity(), images.state()):
+    for text in (definition.to_json(), bits_as_json, images.identity(), images.hash_stamps()):
         sha.update(os.fsencode(text) + b"\0")
     return _folder() / f"{sha.hexdigest()}.npz"
 
@@ -130,17 +130,17 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
     stamps.
     """
     files = images.files
-    if not files.versioned or (not files.remote and _too_fresh(images)):
+    if not files.versioned or (not files.remote and _is_too_new(images)):
         return False
     try:
         _folder().mkdir(parents=True, exist_ok=True)
         for layer in statistics.layers.values():
             assert layer.definition is not None
             order = None if layer.features is None else statistics.order
-            arrays = arrays_of(replace(statistics, layers={FEATURES: layer}, order=order))
+            arrays = to_arrays(replace(statistics, layers={FEATURES: layer}, order=order))
             arrays["source"] = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
-        sweep(_ABANDONED_SECONDS)
+        delete_temporary_files(_ABANDONED_SECONDS)
         entries = cache_entries()
         total = 0
         for entry in entries:  # the least recently used exceed the limit
@@ -149,22 +149,24 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
                 entry.path.unlink(missing_ok=True)
         return True
     except OSError as error:
-        warn(f"the statistics are not cached: {_folder()} cannot be written ({reason_of(error)})")
+        warn(
+            f"the statistics are not cached: {_folder()} cannot be written ({format_reason(error)})"
+        )
         return False
 
 
-def cache_entries() -> list[Entry]:
+def cache_entries() -> list[CacheEntry]:
     """Return all entries, the most recently used first."""
     entries = []
     for path in _folder().glob("*.npz"):
         with contextlib.suppress(OSError):  # another process deleted it
             status = path.stat()
             if path.is_file():
-                entries.append(Entry(path, status.st_size, status.st_mtime))
+                entries.append(CacheEntry(path, status.st_size, status.st_mtime))
     return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
-def sweep(age: float = 0.0) -> None:
+def delete_temporary_files(age: float = 0.0) -> None:
     """Delete temporary files last written this many seconds ago or earlier."""
     for path in _folder().glob(".*.tmp"):
         with contextlib.suppress(OSError):
@@ -181,7 +183,7 @@ def _listed_path(path: str) -> str:
     return redact(path) if "://" in path else real_path(path)
 
 
-def _too_fresh(images: ImageSet) -> bool:
+def _is_too_new(images: ImageSet) -> bool:
     """Return whether a file was so new when listed that a later change could have left its time
     stamps the same.
 

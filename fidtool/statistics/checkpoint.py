@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, message_of, option, reason_of
+from fidtool.errors import InputError, format_message, format_reason, option
 from fidtool.names import format_count, shorten
 from fidtool.reading.batches import Batch
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator
-from fidtool.statistics.file import arrays_of, own_statistics, save_arrays
+from fidtool.statistics.file import parse_statistics, save_arrays, to_arrays
 from fidtool.statistics.foreign import NamedArrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import atomic_write
-from fidtool.system.json_fields import restored
+from fidtool.system.json_fields import from_json_value
 from fidtool.system.local_files import open_regular, read_file
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 5
 # Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if
 # features are kept.
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 # Suffix of the names of the files with the statistics of the partners.
 _PARTNER = "-real"
 
 
-class Part(NamedTuple):
+class CheckpointPart(NamedTuple):
     """Consecutive batches of a set, whose statistics are one file of a checkpoint.
 
     Attributes:
@@ -63,16 +63,16 @@ class Part(NamedTuple):
     images: SetPart
 
 
-def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Part]:
+def plan_parts(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[CheckpointPart]:
     """Divide the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
-    count = min(len(batches), _MOST_PARTS)
+    count = min(len(batches), _MAX_PARTS)
     edges = [len(batches) * part // count for part in range(count + 1)]
     parts = []
     for place, (start, stop) in enumerate(itertools.pairwise(edges)):
         positions = np.concatenate([np.asarray(batch.images) for batch in batches[start:stop]])
-        (mark,) = images.marks([positions])
+        (mark,) = images.hash_batches([positions])
         part = SetPart(f"{place + 1}/{count}", f"{mark:016x}", len(images), np.sort(positions))
-        parts.append(Part(f"{number:03}-{place:02}", range(start, stop), part))
+        parts.append(CheckpointPart(f"{number:03}-{place:02}", range(start, stop), part))
     return parts
 
 
@@ -104,14 +104,14 @@ class Checkpoint:
     def has_work(self) -> bool:
         return any(self.folder.glob(f"{self._run}-*.npz"))
 
-    def _file(self, part: Part, partner: bool = False) -> Path:
+    def _file(self, part: CheckpointPart, partner: bool = False) -> Path:
         return self.folder / f"{self._run}-{part.file}{_PARTNER if partner else ''}.npz"
 
-    def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
+    def load(self, parts: Iterable[CheckpointPart], total: Accumulator) -> list[CheckpointPart]:
         """Add the parts that are in the folder to statistics, and return all others. Called on
         rank zero only.
         """
-        left: list[Part] = []
+        left: list[CheckpointPart] = []
         unused: dict[str, list[Path]] = {}
         for part in parts:
             file = self._file(part)
@@ -129,7 +129,7 @@ class Checkpoint:
             )
         return left
 
-    def _add(self, part: Part, total: Accumulator) -> str:
+    def _add(self, part: CheckpointPart, total: Accumulator) -> str:
         """Add a part to statistics; return why it cannot be used, if it cannot."""
         files = {self._file(part): total}
         if total.partner is not None:
@@ -137,7 +137,7 @@ class Checkpoint:
         try:
             contents = [_read(file) for file in files]
         except Exception as error:  # damaged archives raise many kinds of exceptions
-            return f"damaged ({message_of(error)})"
+            return f"damaged ({format_message(error)})"
         for statistics, _ in contents:
             if statistics.part != part.images:
                 return "not used (files of the set have changed since)"
@@ -148,7 +148,7 @@ class Checkpoint:
             sums.add_part(statistics, pairs)
         return ""
 
-    def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:
+    def save(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> None:
         """Write the statistics of a part of the images. Gives a warning if the folder cannot be
         written.
         """
@@ -160,12 +160,12 @@ class Checkpoint:
                 save_arrays(file, self._arrays(part, images.partner, sums.partner))
             save_arrays(self._file(part), self._arrays(part, images, sums))
         except OSError as error:
-            self._warn(_failure(self.folder, error))
+            self._warn(_write_warning(self.folder, error))
 
-    def _arrays(self, part: Part, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
+    def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
         rows = sums.rows()
         statistics = sums.statistics(
-            images.restricted(part.images), rows, self._arithmetic, sums_alone=True
+            images.take_part(part.images), rows, self._arithmetic, sums_alone=True
         )
         statistics = replace(statistics, config=self._config)
         pictures = statistics.pictures
@@ -174,18 +174,18 @@ class Checkpoint:
             # in its `whole`.
             pictures = ImageRecords(pictures.records, pictures.names, pictures.prefix)
             statistics = replace(statistics, pictures=pictures)
-        arrays = arrays_of(statistics)
+        arrays = to_arrays(statistics)
         if PAIRS in rows:
             arrays[PAIRS] = rows[PAIRS]
         return arrays
 
-    def part_by_part(
-        self, parts: Iterable[Part], images: ImageSet, total: Accumulator
+    def make_adder(
+        self, parts: Iterable[CheckpointPart], images: ImageSet, total: Accumulator
     ) -> Callable[..., None]:
         """Return a function like ``total.add`` that takes one of ``parts`` after the other, and
         saves each.
         """
-        part_of: dict[int, Part] = {}
+        part_of: dict[int, CheckpointPart] = {}
         for part in parts:
             part_of |= dict.fromkeys(part.batches, part)
         sums: Accumulator | None = None
@@ -193,7 +193,7 @@ class Checkpoint:
         def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
             nonlocal sums
             part = part_of[piece.number]
-            sums = sums or total.emptied(len(part.images.places))
+            sums = sums or total.empty_copy(len(part.images.places))
             sums.add(piece, features, np.searchsorted(part.images.places, places))
             if piece.number == part.batches[-1] and piece.last:
                 self.save(part, images, sums)
@@ -207,7 +207,7 @@ def _read(file: Path) -> tuple[Statistics, NDArray[np.float64] | None]:
     with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
         arrays = NamedArrays(archive)
         pairs = arrays.array(PAIRS) if PAIRS in arrays.names else None
-        return own_statistics(arrays), pairs
+        return parse_statistics(arrays), pairs
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Identity:
     def _paths(self) -> str:
         return ", ".join(str(images.get("path")) for images in self.sets)
 
-    def difference(self, now: Identity) -> str:
+    def describe_difference(self, now: Identity) -> str:
         """Describe how a run ``now`` differs from this one; empty if it does not."""
         if self._paths != now._paths:
             return f"it computed {self._paths}, and this one computes {now._paths}"
@@ -271,7 +271,7 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
     """
     manifest = Path(folder) / MANIFEST
     try:
-        content = restored(_Manifest, json.loads(read_file(manifest)))
+        content = from_json_value(_Manifest, json.loads(read_file(manifest)))
         if content.format != _FORMAT:
             raise ValueError
     except FileNotFoundError:
@@ -280,29 +280,29 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
             with atomic_write(manifest) as handle:
                 handle.write(json.dumps(asdict(_Manifest(_FORMAT, identity)), indent=1).encode())
         except OSError as error:
-            warn(_failure(manifest.parent, error))
+            warn(_write_warning(manifest.parent, error))
         return identity.run
     except OSError as error:
-        raise _refusal(
-            f"{option('checkpoint', folder)} cannot be read ({reason_of(error)}):"
+        raise _checkpoint_error(
+            f"{option('checkpoint', folder)} cannot be read ({format_reason(error)}):"
         ) from None
     except (ValueError, TypeError, RecursionError):
-        raise _refusal(
+        raise _checkpoint_error(
             f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
         ) from None
-    difference = content.identity.difference(identity)
+    difference = content.identity.describe_difference(identity)
     if difference:
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
-        raise _refusal(problem, "delete this one to start again")
+        raise _checkpoint_error(problem, "delete this one to start again")
     return identity.run
 
 
-def _refusal(problem: str, *remedies: str) -> InputError:
+def _checkpoint_error(problem: str, *remedies: str) -> InputError:
     return InputError(problem, "choose another folder", *remedies, setting="checkpoint")
 
 
-def _failure(folder: Path, error: OSError) -> str:
-    reason = f"cannot be written ({reason_of(error)})"
+def _write_warning(folder: Path, error: OSError) -> str:
+    reason = f"cannot be written ({format_reason(error)})"
     return (
         f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose "
         "its work"

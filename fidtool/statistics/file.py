@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option, redact, without_secrets
-from fidtool.features.choice import NetworkChoice, layers_in
+from fidtool.errors import InputError, option, redact, redact_json
+from fidtool.features.choice import NetworkChoice, match_layers
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -34,12 +34,12 @@ from fidtool.sources.image_set import SetPart
 from fidtool.sources.listing import split_key
 from fidtool.statistics.foreign import (
     AS_ARRAY,
-    MOST_IMAGES,
+    MAX_IMAGES,
     NamedArrays,
-    of_features,
+    add_origin,
     open_arrays,
     read_foreign,
-    with_origin,
+    statistics_from_features,
 )
 from fidtool.statistics.rows import reorder
 from fidtool.statistics.set_statistics import (
@@ -49,7 +49,7 @@ from fidtool.statistics.set_statistics import (
     Statistics,
 )
 from fidtool.system.cache_dir import atomic_write
-from fidtool.system.json_fields import plain
+from fidtool.system.json_fields import to_json_value
 from fidtool.system.local_files import open_regular
 
 # Suffixes of the names of a layer's arrays; ADM's reference files have `mu_s` and `sigma_s`. The
@@ -94,13 +94,15 @@ def write_statistics(
     if layout is not None:
         _write_layout(Path(path), statistics, layout, images, overwrite)
         return
-    skipped = tuple(BadFile(redact(bad.file), redact(bad.reason)) for bad in statistics.skipped)
+    skipped = tuple(
+        BadFile(redact(bad_file.file), redact(bad_file.reason)) for bad_file in statistics.skipped
+    )
     statistics = replace(statistics, skipped=skipped)
     if statistics.pictures is not None:
         statistics = replace(statistics, pictures=statistics.pictures.redact())
     if statistics.config is not None:
-        statistics = replace(statistics, config=without_secrets(statistics.config))
-    save_arrays(path, arrays_of(statistics), overwrite)
+        statistics = replace(statistics, config=redact_json(statistics.config))
+    save_arrays(path, to_arrays(statistics), overwrite)
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, Any], overwrite: bool = True) -> None:
@@ -159,8 +161,8 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def arrays_of(statistics: Statistics) -> dict[str, Any]:
-    """Return the arrays of a statistics file, with complete URLs, for `own_statistics`."""
+def to_arrays(statistics: Statistics) -> dict[str, Any]:
+    """Return the arrays of a statistics file, with complete URLs, for `parse_statistics`."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
@@ -173,10 +175,10 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
         run = {field.name: getattr(statistics, field.name) for field in fields(_Run)}
-        run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
+        run["skipped"] = [[bad_file.file, bad_file.reason] for bad_file in statistics.skipped]
         if run["framing"] is None:
             del run["framing"]
-        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=plain))
+        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=to_json_value))
     if statistics.order is not None:
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
@@ -236,7 +238,7 @@ def read_summary(path: Path) -> Summary:
                 source=os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count=arrays.count() if "count" in names else None,
                 found=run.found if run else None,
-                definition=_definition(arrays, "fingerprint"),
+                definition=_read_definition(arrays, "fingerprint"),
                 framing=run.framing if run else None,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
@@ -263,7 +265,7 @@ def read_statistics(
         files: opens the file if it is not on this machine; ``path`` then is its name in messages.
         key: name of one of several statistics in a pickle, for ``files``.
         networks: the run's networks by its layers, which the layers of the file become, see
-            `layers_in`; None keeps the names in the file.
+            `match_layers`; None keeps the names in the file.
 
     Raises:
         InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, the
@@ -279,30 +281,30 @@ def read_statistics(
     with explain_errors(str(path)), open_arrays(str(path), files, key) as arrays:
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
-            statistics = own_statistics(arrays, str(path), features_of, networks)
+            statistics = parse_statistics(arrays, str(path), features_of, networks)
         else:
-            definition = _definition(arrays, "fingerprint")  # as of features for clean-fid
+            definition = _read_definition(arrays, "fingerprint")  # as of features for clean-fid
             main = replace(statistics.layers[FEATURES], definition=definition)
             statistics = replace(statistics, layers={FEATURES: main})
         if all(layer.definition is None for layer in statistics.layers.values()):
-            statistics = with_origin(statistics, arrays.writer)
+            statistics = add_origin(statistics, arrays.writer)
         return statistics
 
 
-def statistics_in(given: str | os.PathLike[str] | Statistics) -> Statistics:
+def load_statistics(given: str | os.PathLike[str] | Statistics) -> Statistics:
     """Return the statistics in a file, or those that are given."""
     return given if isinstance(given, Statistics) else read_statistics(os.fspath(given))
 
 
-def features_alone(path: str, features: NDArray[Any], name: str, wanted: bool) -> Statistics:
+def statistics_from_array(path: str, features: NDArray[Any], name: str, wanted: bool) -> Statistics:
     """Return the statistics of an array (N, D) of features, called ``name`` in messages; with it
     if ``wanted``.
     """
     with explain_errors(path):
-        return of_features(NamedArrays({name: features}).rows(name), wanted, ddof=1)
+        return statistics_from_features(NamedArrays({name: features}).rows(name), wanted, ddof=1)
 
 
-def own_statistics(
+def parse_statistics(
     arrays: NamedArrays,
     path: str = "",
     features_of: Collection[str] | None = None,
@@ -326,14 +328,14 @@ def own_statistics(
             )
     # Of a part, no image may have been readable.
     count = arrays.count(least=not of_part) if "count" in names else None
-    suffixes = _suffixes_in(arrays)
+    suffixes = _find_suffixes(arrays)
     definitions = {
-        name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()
+        name: _read_definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()
     }
     layers = {}
-    for layer, name in layers_in(definitions, networks or {}).items():
+    for layer, name in match_layers(definitions, networks or {}).items():
         with_features = features_of is None or layer in features_of
-        layers[layer] = _layer(arrays, suffixes[name], count, definitions[name], with_features)
+        layers[layer] = _read_layer(arrays, suffixes[name], count, definitions[name], with_features)
     if FEATURES not in layers and not of_part:
         network = networks[FEATURES].extractor if networks else "inception"
         raise InputError(
@@ -353,12 +355,12 @@ def own_statistics(
         count,
         pictures=ImageRecords.from_arrays(records, count),
         order=arrays.numbers("order", count) if "order" in names else None,
-        part=_part(arrays, count) if of_part else None,
+        part=_read_part(arrays, count) if of_part else None,
         **run,
     )
 
 
-def _suffixes_in(arrays: NamedArrays) -> dict[str, str]:
+def _find_suffixes(arrays: NamedArrays) -> dict[str, str]:
     """Return the suffixes of the layers in a file, by layer.
 
     Of layers that are not in `_SUFFIXES`, these are only those with a fingerprint, which other
@@ -377,7 +379,7 @@ def _suffixes_in(arrays: NamedArrays) -> dict[str, str]:
     }
 
 
-def _layer(
+def _read_layer(
     arrays: NamedArrays,
     suffix: str,
     count: int | None,
@@ -439,14 +441,14 @@ def _is_consistent(layer: LayerStatistics, count: int | None) -> bool:
     return np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size)
 
 
-def _part(arrays: NamedArrays, count: int | None) -> SetPart:
-    name, whole, total = arrays.json("part", tuple[str, str, Annotated[int, 1, MOST_IMAGES]])
+def _read_part(arrays: NamedArrays, count: int | None) -> SetPart:
+    name, whole, total = arrays.json("part", tuple[str, str, Annotated[int, 1, MAX_IMAGES]])
     places = arrays.numbers("places", count, total)
     skipped = arrays.numbers("skipped_places", None, total)
     return SetPart(name, whole, total, places, skipped)
 
 
-def _definition(arrays: NamedArrays, name: str) -> Definition | None:
+def _read_definition(arrays: NamedArrays, name: str) -> Definition | None:
     if name not in arrays.names:
         return None
     text = arrays.text(name)
@@ -458,7 +460,7 @@ def _definition(arrays: NamedArrays, name: str) -> Definition | None:
 
 @dataclass(frozen=True)
 class _Run:
-    """The file's record of the run that computed the statistics, as `arrays_of` returns it."""
+    """The file's record of the run that computed the statistics, as `to_arrays` returns it."""
 
     arithmetic: dict[str, str | int | None]
     traits: ImageProperties

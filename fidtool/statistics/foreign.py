@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, ResultWarning, message_of, option
+from fidtool.errors import InputError, ResultWarning, format_message, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -35,11 +35,11 @@ from fidtool.features.protocol import (
 )
 from fidtool.names import shorten
 from fidtool.references.catalogue import FD_LOSS
-from fidtool.sources.array_files import arrays_in
-from fidtool.sources.arrays import StoredArray, names_of_images, read_header
-from fidtool.sources.contents import Files, pickled, read_head
+from fidtool.sources.array_files import read_arrays
+from fidtool.sources.arrays import StoredArray, find_image_arrays, read_header
+from fidtool.sources.contents import Files, pickle_error, read_head
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
+from fidtool.sources.kinds import HEAD, PLAIN, file_suffix, first_member, refuse_foreign
 from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reorder
 from fidtool.statistics.set_statistics import (
     Features,
@@ -48,7 +48,7 @@ from fidtool.statistics.set_statistics import (
     Statistics,
     check_moments,
 )
-from fidtool.system.json_fields import restored
+from fidtool.system.json_fields import from_json_value
 
 NPZ = "npz"
 ZIP = "zip"
@@ -58,8 +58,8 @@ TORCH = "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 # How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
 # that were measured.
-_FAR = 3.0
-MOST_IMAGES = (1 << 31) - 1
+_MAX_SIZE_RATIO = 3.0
+MAX_IMAGES = (1 << 31) - 1
 """Largest number of images in a set."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
 LAYOUTS = {
@@ -74,7 +74,7 @@ LAYOUTS = {
 The first that a file has all of are read.
 """
 # Beginning of EDM2's entries for other networks than Inception, such as `fd_dinov2`.
-_OF_OTHERS = "fd_"
+_OTHER_NETWORKS_PREFIX = "fd_"
 # Entries of the pickles of EDM2 and FD-Loss, and the layers of their networks; empty for Inception.
 _LAYERS = {"fid": "", **FD_LOSS}
 _EDM2 = "EDM2 (it has {})"
@@ -91,7 +91,7 @@ _PROTOCOLS = {
 _ALL_FEATURES = "all_features"
 
 
-def _kind_of(head: bytes) -> str:
+def _detect_kind(head: bytes) -> str:
     """Return what a file is by its first `HEAD` bytes: `NPZ`, `ZIP`, `NPY`, `PICKLE`, `TORCH` or
     an empty string.
     """
@@ -159,10 +159,12 @@ class NamedArrays:
     def json(self, name: str, kind: Any) -> Any:
         """Return the JSON in a string as a value of this type, see `restored`."""
         try:
-            return restored(kind, json.loads(self.text(name), parse_constant=_refuse_constant))
+            return from_json_value(
+                kind, json.loads(self.text(name), parse_constant=_refuse_constant)
+            )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
-                f"its {name} is damaged, or a newer version wrote it ({message_of(error)})"
+                f"its {name} is damaged, or a newer version wrote it ({format_message(error)})"
             ) from None
 
     def numbers(self, name: str, count: int | None, below: int = 1 << 63) -> NDArray[np.int64]:
@@ -180,7 +182,7 @@ class NamedArrays:
 
     def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
-        if value.dtype.kind in "iu" and value.ndim == 0 and least <= int(value) <= MOST_IMAGES:
+        if value.dtype.kind in "iu" and value.ndim == 0 and least <= int(value) <= MAX_IMAGES:
             return int(value)
         raise ValueError(f"it has a {name} that is no possible number of images")
 
@@ -231,7 +233,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"it contains {text}")
 
 
-def known_layout(names: Collection[str]) -> tuple[str, ...]:
+def match_layout(names: Collection[str]) -> tuple[str, ...]:
     """Return the one of `LAYOUTS` that a file with arrays of these names has; empty if it has
     none.
     """
@@ -262,7 +264,7 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
         value = load_data(handle)
     except NotDataError as error:
         remedy = "write mu and sigma as float64 arrays with numpy.savez"
-        raise pickled(path, remedy, AS_ARRAY, example=error) from None
+        raise pickle_error(path, remedy, AS_ARRAY, example=error) from None
     if not isinstance(value, dict):
         raise InputError(
             f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:",
@@ -271,7 +273,7 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
     return value
 
 
-def _arrays_of(value: Any) -> dict[str, Any]:
+def _select_arrays(value: Any) -> dict[str, Any]:
     """Return the items of a pickled dict that are arrays, lists of arrays or numbers."""
     arrays: dict[str, Any] = {}
     if isinstance(value, dict):
@@ -285,19 +287,19 @@ def _arrays_of(value: Any) -> dict[str, Any]:
     return arrays
 
 
-def _entries_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _select_entries(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the arrays of each of the statistics in a pickled dict by name, an empty one if it is
     statistics itself.
 
     There are none if it is neither.
     """
-    own = _arrays_of(value)
-    if known_layout(own):
+    own = _select_arrays(value)
+    if match_layout(own):
         return {"": own}
     entries = {}
     for name, item in value.items():
-        arrays = _arrays_of(item)
-        if known_layout(arrays):
+        arrays = _select_arrays(item)
+        if match_layout(arrays):
             entries[str(name)] = arrays
     return entries
 
@@ -311,7 +313,7 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
     with files.open(0) as handle:
         head = handle.read(HEAD)
         handle.seek(0)
-        kind = _kind_of(head)
+        kind = _detect_kind(head)
         refuse_foreign(path, head, [PLAIN] if kind else ())  # a pickle of protocol 0 is text
         if kind in (PICKLE, TORCH):
             yield _choose_entry(path, _read_pickle(path, handle, kind), entry)
@@ -336,14 +338,14 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
     """Return the arrays of the statistics in a pickled dict that ``entry`` names, or all that
     belong together.
     """
-    entries = _entries_of(value)
+    entries = _select_entries(value)
     names = [name for name in entries if name]
     if not names and not entry:
-        return NamedArrays(_arrays_of(value))
+        return NamedArrays(_select_arrays(value))
     layers = {}
     for name in names:
-        if name in _LAYERS or name.startswith(_OF_OTHERS):
-            layers[name] = _LAYERS.get(name, name.removeprefix(_OF_OTHERS))
+        if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX):
+            layers[name] = _LAYERS.get(name, name.removeprefix(_OTHER_NETWORKS_PREFIX))
     arrays: dict[str, Any] = {}
     if isinstance(value.get("num_images"), int):
         arrays["count"] = value["num_images"]
@@ -351,7 +353,7 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
         for name, layer in layers.items():
             for key, array in entries[name].items():
                 arrays[f"{key}_{layer}" if layer else key] = array
-        writer = _writer_of(next(iter(layers)))
+        writer = _entry_writer(next(iter(layers)))
         return NamedArrays(arrays, writer, [layer for layer in layers.values() if layer])
     listed = f"it has {shorten(', '.join(names)) or 'none with a name'}"
     if not entry and len(names) > 1:
@@ -359,33 +361,33 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
     entry = entry or names[0]
     if entry not in names:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(entries[entry] | arrays, _writer_of(entry) if entry in layers else "")
+    return NamedArrays(entries[entry] | arrays, _entry_writer(entry) if entry in layers else "")
 
 
-def _writer_of(entry: str) -> str:
+def _entry_writer(entry: str) -> str:
     return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
 
 
-def layout_of(files: Files) -> tuple[str, bool, str]:
+def detect_layout(files: Files) -> tuple[str, bool, str]:
     """Return what the first of ``files`` holds by its bytes, as far as it is not damaged, without
     its large arrays.
 
     This is its kind, `NPZ`, `PICKLE` or an empty string; whether it has statistics; and the array
     of images that is read if none is named, empty if there is none.
     """
-    kind = _kind_of(read_head(files))
+    kind = _detect_kind(read_head(files))
     # Of an archive that begins with another member, not every member is read: it may have a million
     # images.
-    if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
-        headers = arrays_in(files)
-        images = names_of_images(headers)
+    if kind == NPZ or (kind == ZIP and file_suffix(files.paths[0]) == ".npz"):
+        headers = read_arrays(files)
+        images = find_image_arrays(headers)
         has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
         return NPZ, has_statistics, images[0] if images else ""
     if kind in (PICKLE, TORCH):
         statistics = False
         # Damaged ones raise many kinds of exceptions.
         with contextlib.suppress(Exception), files.open(0) as handle:
-            statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
+            statistics = bool(_select_entries(_read_pickle(files.paths[0], handle, kind)))
         # Without statistics, a file of torch.save may have tensors, which are images.
         if kind == PICKLE or statistics:
             return PICKLE, statistics, ""
@@ -394,21 +396,21 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
 
 def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:
     """Read statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
-    layout = known_layout(arrays.names)
+    layout = match_layout(arrays.names)
     origin = LAYOUTS.get(layout)
     if not origin:
         return None
     wanted = features_of is None or FEATURES in features_of
     if origin == _STYLEGAN:
-        statistics = _of_stylegan(arrays, wanted)
+        statistics = _read_stylegan(arrays, wanted)
     elif len(layout) == 1:
-        statistics = of_features(arrays.rows(layout[0]), wanted, ddof=1)
+        statistics = statistics_from_features(arrays.rows(layout[0]), wanted, ddof=1)
     else:
         statistics = Statistics.of(*arrays.gaussian(*layout))
     return replace(statistics, origin=origin)
 
 
-def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
+def _read_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     """Read sums of features and of their outer products, or the features, of which StyleGAN stores
     one or both.
     """
@@ -417,7 +419,7 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     if "capture_mean_cov" in arrays.names and not arrays.array("capture_mean_cov"):
         if not has_rows:
             raise ValueError(f"it has neither sums nor features of its {count} images")
-        return of_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
+        return statistics_from_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
     total, squares = arrays.gaussian("raw_mean", "raw_cov")
     mu = total / count
     sigma = squares / count - np.outer(mu, mu)
@@ -432,38 +434,38 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
         raise ValueError(
             f"it has features of shape {rows.shape}, but sums of {count} images and {len(mu)} dims"
         )
-    return _with_rows(statistics, rows)
+    return _add_features(statistics, rows)
 
 
-def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
+def statistics_from_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
     """Return the exact statistics of features, which are kept in canonical order if they are
     ``wanted``.
     """
     import torch  # deferred: most statistics files are read without it
 
-    from fidtool.statistics.moments import ExactMoments, better_step
+    from fidtool.statistics.moments import ExactMoments, suggest_step
 
     step = INCEPTION_FEATURE_STEP
     largest = float(max(rows.max(), -rows.min()))
     # Features of an unknown network may have any scale.
     if largest != 0 and not 1.0 <= largest < 31.0:
-        step = better_step(0, largest)
+        step = suggest_step(0, largest)
     moments = ExactMoments(rows.shape[1], step)
     for start in range(0, len(rows), 1024):
         moments.add(torch.from_numpy(rows[start : start + 1024]))
     gaussian = moments.mean_covariance(ddof)
     statistics = Statistics.of(gaussian.mu, gaussian.sigma, len(rows))
-    return _with_rows(statistics, rows) if wanted else statistics
+    return _add_features(statistics, rows) if wanted else statistics
 
 
-def _with_rows(statistics: Statistics, rows: Features) -> Statistics:
+def _add_features(statistics: Statistics, rows: Features) -> Statistics:
     """Add features in stored order, which become those in canonical order."""
     order = canonical_order(len(rows))
     layer = replace(statistics.layers[FEATURES], features=reorder(rows, order))
     return replace(statistics, layers={FEATURES: layer}, order=order)
 
 
-def with_origin(statistics: Statistics, writer: str) -> Statistics:
+def add_origin(statistics: Statistics, writer: str) -> Statistics:
     """Return statistics with their origin and with the definitions of its protocol, as far as they
     are known.
     """
@@ -471,16 +473,16 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     if not origin and _has_spatial(statistics):
         origin = _ADM
     statistics = replace(statistics, origin=origin)
-    if _unlike_inception(statistics.layers[FEATURES]):
+    if _inception_mismatch(statistics.layers[FEATURES]):
         return statistics
-    return with_protocol(statistics, _PROTOCOLS.get(origin, ""))
+    return add_definitions(statistics, _PROTOCOLS.get(origin, ""))
 
 
 def _has_spatial(statistics: Statistics) -> bool:
     return SPATIAL in statistics.layers and statistics.layers[SPATIAL].dims == SPATIAL_DIMS
 
 
-def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
+def add_definitions(statistics: Statistics, protocol: str) -> Statistics:
     """Return Inception's statistics with the definitions of a protocol."""
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
@@ -493,7 +495,7 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     return replace(statistics, layers=layers)
 
 
-def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[ResultWarning]:
+def check_inception(name: str, layer: LayerStatistics, extractor: str) -> list[ResultWarning]:
     """Return a warning about statistics that state no network, for a run with Inception, if they
     are unlike its own.
 
@@ -502,7 +504,7 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     """
     if extractor != "inception" or layer.definition is not None:
         return []
-    doubt = _unlike_inception(layer)
+    doubt = _inception_mismatch(layer)
     if not doubt:
         return []
     if layer.mu.min() < 0:
@@ -515,7 +517,7 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     return [ResultWarning(name, f"probably not statistics of Inception: {doubt}; {advice}", "high")]
 
 
-def _unlike_inception(layer: LayerStatistics) -> str:
+def _inception_mismatch(layer: LayerStatistics) -> str:
     """Return why statistics cannot be Inception's, or are far from the usual; empty if they may
     be.
     """
@@ -527,7 +529,10 @@ def _unlike_inception(layer: LayerStatistics) -> str:
     length = np.linalg.norm(layer.mu)
     spread = np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]
-    if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
+    if (
+        shortest / _MAX_SIZE_RATIO <= length <= longest * _MAX_SIZE_RATIO
+        and spread <= widest * _MAX_SIZE_RATIO
+    ):
         return ""
     return (
         f"the mean has the length {length:.3g} and the features the spread {spread:.3g}, but of "

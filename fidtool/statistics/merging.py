@@ -13,15 +13,15 @@ import numpy as np
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import PROBE, layer_prefix
-from fidtool.names import format_count, or_none, shorten
+from fidtool.names import format_count, format_optional, shorten
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.file import statistics_in
+from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.validation import MAX_SKIP, most_skipped
+from fidtool.validation import MAX_SKIP, max_skipped_files
 
 
 def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> Statistics:
@@ -49,12 +49,12 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
                 f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero"
             )
         name = f"part {number}" if isinstance(given, Statistics) else os.fspath(given)
-        statistics = statistics_in(given)
+        statistics = load_statistics(given)
         merger = merger or _Merger(name, statistics)
         merger.add(name, statistics)
     if merger is None:
         raise InputError("there are no parts to merge")
-    return merger.merged()
+    return merger.result()
 
 
 Facts = Mapping[str, Any]
@@ -62,7 +62,7 @@ Facts = Mapping[str, Any]
 
 
 def describe_run(
-    layers: Mapping[str, Layer],
+    layers: Mapping[str, LayerSpec],
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
     crop: Crop | None,
@@ -95,15 +95,15 @@ def describe_statistics(name: str, statistics: Statistics) -> Facts:
     )
 
 
-def _layers(statistics: Statistics) -> dict[str, Layer]:
+def _layers(statistics: Statistics) -> dict[str, LayerSpec]:
     return {
-        name: Layer(layer.definition, layer.features is not None)
+        name: LayerSpec(layer.definition, layer.features is not None)
         for name, layer in statistics.layers.items()
         if layer.definition is not None and layer.sums is not None
     }
 
 
-def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None:
+def check_same_run(name: str, facts: Facts, other_name: str, other: Facts) -> None:
     """Raise an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if not keys:
@@ -111,7 +111,7 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     if "networks" in keys:  # all else follows from them
         keys = ["networks"]
     differences = [
-        f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}"
+        f"{key} {format_optional(facts.get(key))} against {format_optional(other.get(key))}"
         for key in keys
         if not key.endswith(PROBE)
     ]
@@ -128,7 +128,7 @@ class _Merger:
     def __init__(self, name: str, first: Statistics) -> None:
         self._name = name
         self._facts = describe_statistics(name, first)
-        self._first = _part_of(name, first)
+        self._first = _get_part(name, first)
         self._sums = Accumulator(_layers(first), self._first.total)
         self._names: list[str] = []
         self._parts: list[SetPart] = []
@@ -137,8 +137,8 @@ class _Merger:
         self._owners = np.full(self._first.total, -1)
 
     def add(self, name: str, statistics: Statistics) -> None:
-        part = _part_of(name, statistics)
-        refuse_other(name, describe_statistics(name, statistics), self._name, self._facts)
+        part = _get_part(name, statistics)
+        check_same_run(name, describe_statistics(name, statistics), self._name, self._facts)
         if (part.whole, part.total) != (self._first.whole, self._first.total):
             raise InputError(
                 f"{name} and {self._name} are of different sets: the names, sizes or contents of "
@@ -161,14 +161,16 @@ class _Merger:
         self._parts.append(part)
         self._statistics.append(replace(statistics, layers={}))
 
-    def merged(self) -> Statistics:
+    def result(self) -> Statistics:
         """Return the statistics of the whole set, whose rows are in its order."""
         sums = self._sums
         count = len(self._owners)
         self._check_complete()
         first = self._statistics[int(self._owners[sums.used.argmax()])]
-        skipped = sorted(sums.skipped, key=lambda bad: bad.file)
-        allowed = most_skipped((self._statistics[0].config or {}).get("max_skip", MAX_SKIP), count)
+        skipped = sorted(sums.skipped, key=lambda bad_file: bad_file.file)
+        allowed = max_skipped_files(
+            (self._statistics[0].config or {}).get("max_skip", MAX_SKIP), count
+        )
         if len(skipped) > allowed or not sums.count:
             raise InputError(
                 f"{len(skipped)} of {format_count(count, 'file')} cannot be used, but "
@@ -209,7 +211,7 @@ class _Merger:
         )
 
 
-def _part_of(name: str, statistics: Statistics) -> SetPart:
+def _get_part(name: str, statistics: Statistics) -> SetPart:
     if statistics.part is None:
         raise InputError(f"{name} has statistics of a whole set, not of a part of it:", "omit it")
     return statistics.part

@@ -27,7 +27,7 @@ INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be
 exact.
 """
-FEWEST_BITS = 11
+MIN_BITS = 11
 """Bits that features must have on average in units of their step."""
 # Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53.
 _ROWS = 128
@@ -45,7 +45,7 @@ _CHECKED_COLUMNS = 64
 _CHECKED_SHIFT = 4
 
 
-def better_step(feature_step: int, largest: float) -> int:
+def suggest_step(feature_step: int, largest: float) -> int:
     """Return a step for features up to ``largest``, in units of the current step, with a margin of
     a factor of 4.
     """
@@ -53,7 +53,7 @@ def better_step(feature_step: int, largest: float) -> int:
     return feature_step + INTEGER_BITS - 2 - room
 
 
-def unsuitable_step(problem: str, setting: SettingName | None, better: int) -> RunError:
+def step_error(problem: str, setting: SettingName | None, better: int) -> RunError:
     """Return the error about features that a step does not suit; for ``setting`` see
     `ExactMoments`.
     """
@@ -68,7 +68,7 @@ def unsuitable_step(problem: str, setting: SettingName | None, better: int) -> R
     return RunError(problem, remedy, setting=setting)
 
 
-def not_finite() -> RunError:
+def not_finite_error() -> RunError:
     """Return the error about features that cannot be added up."""
     return RunError(
         "the network returned a feature that is NaN or infinite:", "check its weights and input"
@@ -200,12 +200,12 @@ class ExactMoments:
         if largest < 2.0**INTEGER_BITS - 0.5:
             return
         if not math.isfinite(largest):
-            raise not_finite()
-        raise unsuitable_step(
+            raise not_finite_error()
+        raise step_error(
             f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, "
             f"which is {2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
             self._setting,
-            better_step(step, largest),
+            suggest_step(step, largest),
         )
 
     def _carry(self) -> None:
@@ -219,10 +219,10 @@ class ExactMoments:
         if world.size == 1:
             return
         counts = torch.tensor([self.count, self._bits, self._nonzero], device="cpu")
-        self.count, self._bits, self._nonzero = world.sum_(counts).tolist()
+        self.count, self._bits, self._nonzero = world.all_reduce_sum(counts).tolist()
         self._largest = max(world.gather(self._largest))
         for sums in (self._sum, self._high, self._low):
-            world.sum_(sums)
+            world.all_reduce_sum(sums)
         self._carry()
 
     def totals(self) -> Totals:
@@ -255,7 +255,7 @@ class ExactMoments:
         """
         # Sums of earlier versions have no sizes.
         totals = {"sizes": np.zeros(2, dtype=np.int64), **totals}
-        if not self._fits(totals):
+        if not self._is_valid(totals):
             raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         self.flush()
         bits, nonzero = totals["sizes"].tolist()
@@ -264,12 +264,12 @@ class ExactMoments:
         self.count += int(totals["count"])
         self._largest = max(self._largest, float(totals["largest"]))
         self._sum += torch.from_numpy(totals["sum"]).to(self._sum.device)
-        self._low += self._symmetric(totals["low"])
+        self._low += self._fill_symmetric(totals["low"])
         if "high" in totals:
-            self._high += self._symmetric(totals["high"])
+            self._high += self._fill_symmetric(totals["high"])
         self._carry()
 
-    def _fits(self, totals: Totals) -> bool:
+    def _is_valid(self, totals: Totals) -> bool:
         """Whether these may be sums from `totals` by their types, shapes and bounds."""
         upper = (self.dims * (self.dims + 1) // 2,)
         shapes: dict[str, tuple[int, ...]] = {
@@ -290,7 +290,7 @@ class ExactMoments:
         in_range = 0.0 <= totals["largest"] < 2.0**INTEGER_BITS
         return bool(in_range and totals["sizes"][1] <= totals["count"] * self.dims)
 
-    def _symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
+    def _fill_symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
         """Return the symmetric matrix with this upper triangle, row by row."""
         rows, columns = np.triu_indices(self.dims)
         matrix = np.empty((self.dims, self.dims), dtype=np.int64)
@@ -298,7 +298,7 @@ class ExactMoments:
         matrix[columns, rows] = upper
         return torch.from_numpy(matrix).to(self._low.device)
 
-    def check_precision(self, fewest: int = FEWEST_BITS) -> None:
+    def check_precision(self, fewest: int = MIN_BITS) -> None:
         """Check that the step leaves the features at least ``fewest`` bits on average.
 
         Otherwise a RunError states a suitable step.
@@ -308,15 +308,15 @@ class ExactMoments:
         if not self._nonzero or bits >= fewest:
             return
         step = self.feature_step
-        better = better_step(step, self._largest)
+        better = suggest_step(step, self._largest)
         problem = (
             f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than "
-            f"{FEWEST_BITS} (the largest is {self._largest / 2.0**step:g}):"
+            f"{MIN_BITS} (the largest is {self._largest / 2.0**step:g}):"
         )
-        if bits + better - step < FEWEST_BITS:
+        if bits + better - step < MIN_BITS:
             problem += " no step suits both the small and the large ones:"
             raise RunError(problem, "scale them in the network", setting=self._setting)
-        raise unsuitable_step(problem, self._setting, better)
+        raise step_error(problem, self._setting, better)
 
     def mean_covariance(self, ddof: int) -> Gaussian:
         """Return the mean and covariance, exact except for the last few roundings of each entry to
@@ -336,7 +336,7 @@ class ExactMoments:
         self.flush()
         if self.count == 0:
             raise RunError("no images were added")
-        if 0.0 < self._largest < 2.0**FEWEST_BITS:
+        if 0.0 < self._largest < 2.0**MIN_BITS:
             self.check_precision()
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fidtool.system.cache_dir import byte_limit, cache_dir, not_stored
+from fidtool.system.cache_dir import byte_limit, cache_dir, storage_error
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -34,7 +34,7 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
             return np.memmap(file, dtype, "w+", shape=(count, dims))
     except OSError as error:
         what = f"{size / 2**30:.2f} GiB of features"
-        raise not_stored(what, error, "omit the metrics that need per-image features") from None
+        raise storage_error(what, error, "omit the metrics that need per-image features") from None
 
 
 def reorder(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:

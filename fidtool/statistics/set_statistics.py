@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.choice import NetworkChoice, layers_in
+from fidtool.features.choice import NetworkChoice, match_layers
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.decode import ImageProperties
 from fidtool.reading.records import ImageRecords
@@ -167,10 +167,10 @@ class Statistics:
 
     def layers_of(self, networks: Mapping[str, NetworkChoice]) -> dict[str, LayerStatistics]:
         """Return the layers under the names that a run with these networks has for them, see
-        `layers_in`.
+        `match_layers`.
         """
         definitions = {name: layer.definition for name, layer in self.layers.items()}
-        names = layers_in(definitions, networks)
+        names = match_layers(definitions, networks)
         return {layer: self.layers[name] for layer, name in names.items()}
 
     def whole(self, path: str) -> Statistics:
@@ -237,7 +237,7 @@ class MeasuredSet:
     path: str
     statistics: Statistics
     features: Mapping[str, Features]
-    apart: bool = False
+    has_file_statistics: bool = False
     pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def gaussian(self, layer: str = FEATURES) -> Gaussian:
@@ -246,7 +246,7 @@ class MeasuredSet:
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
 
-def spread_features(
+def broadcast_features(
     path: str, statistics: Statistics, layers: Collection[str], world: World
 ) -> MeasuredSet:
     """Return a set with the features that rank zero has, on all ranks. A collective."""
@@ -257,11 +257,11 @@ def spread_features(
     shapes = world.broadcast({name: rows.shape for name, rows in own.items()})
     features = {}
     for name, (count, dims) in shapes.items():
-        features[name] = _spread(own.get(name), count, dims, world)
+        features[name] = _broadcast_rows(own.get(name), count, dims, world)
     return MeasuredSet(path, statistics, features)
 
 
-def _spread(own: Features | None, count: int, dims: int, world: World) -> Features:
+def _broadcast_rows(own: Features | None, count: int, dims: int, world: World) -> Features:
     """Return the rows that rank zero has, on all ranks. A collective."""
     with world.together():
         rows = empty_rows(count, dims) if own is None else own

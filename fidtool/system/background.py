@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CALL = "fidtool-call"
-"""Name of the threads of `in_background`."""
+CALL_THREAD_NAME = "fidtool-call"
+"""Name of the threads of `start_in_background`."""
 
 
-def in_background(work: Callable[[], T]) -> Future[T]:
+def start_in_background(work: Callable[[], T]) -> Future[T]:
     """Call ``work`` in a daemon thread, so that the program can exit even if it never returns."""
     from concurrent.futures import Future
 
     future: Future[T] = Future()
-    threading.Thread(target=settle, args=(future, work), daemon=True, name=CALL).start()
+    threading.Thread(target=settle, args=(future, work), daemon=True, name=CALL_THREAD_NAME).start()
     return future
 
 
@@ -54,7 +54,7 @@ def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
     """
     from concurrent.futures import wait as wait_for  # lazily, so that --help is fast
 
-    future = in_background(function)
+    future = start_in_background(function)
     wait_for([future], min(seconds, threading.TIMEOUT_MAX))  # infinite where no deadline is set
     if not future.done():
         raise TimeoutError(f"no response within {seconds:g} s")
@@ -83,7 +83,7 @@ class DaemonThreads:
         for thread in self._threads:
             thread.start()
             if prepare is not None:
-                _all.add(thread)  # it may be inside a library's C++ code at exit
+                _all_threads.add(thread)  # it may be inside a library's C++ code at exit
 
     def submit(self, work: Callable[..., T], *items: Any) -> Future[T]:
         """Return the future result of ``work(*items)``. The first free thread computes it."""
@@ -116,7 +116,7 @@ class DaemonThreads:
 
 def use_one_torch_thread() -> None:
     """Let torch compute with one thread within an operation; see
-    `fidtool.features.device.repeatable`.
+    `fidtool.features.device.deterministic_mode`.
 
     The first operation in a thread resets the number of threads to the value set last by any
     thread: this is triggered before ours is set.
@@ -134,7 +134,7 @@ def join(running: Iterable[threading.Thread | BaseProcess], seconds: float) -> N
         one.join(max(0.0, deadline - time.monotonic()))
 
 
-_all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_all_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 # A thread that returns from C++ into a finalising interpreter would abort the process. It may also
 # never return.
-atexit.register(join, _all, 2.0)
+atexit.register(join, _all_threads, 2.0)

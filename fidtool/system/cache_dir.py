@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from fidtool.errors import InputError, RunError, reason_of
+from fidtool.errors import InputError, RunError, format_reason
 
 LIMITS = {
     "FIDTOOL_CACHE_BYTES": 2 << 30,
@@ -93,7 +93,7 @@ def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
         elif not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
             problem = f"{file.parent} must be an existing folder with write permission"
     except OSError as error:  # for example, the name is too long
-        problem = reason_of(error)
+        problem = format_reason(error)
     if problem:
         raise InputError(f"{named} cannot be written: {problem}")
 
@@ -102,17 +102,17 @@ def _is_same(file: Path, path: object) -> bool:
     return isinstance(path, (str, Path)) and os.path.exists(path) and file.samefile(path)
 
 
-def not_stored(what: str, error: OSError, *remedies: str) -> RunError:
+def storage_error(what: str, error: OSError, *remedies: str) -> RunError:
     """Return the error that something does not fit into the cache, or cannot be written there."""
     return RunError(
-        f"{what} cannot be stored in {cache_dir()} ({reason_of(error)}):",
+        f"{what} cannot be stored in {cache_dir()} ({format_reason(error)}):",
         "set FIDTOOL_CACHE to a folder with enough space",
         *remedies,
     )
 
 
 @contextlib.contextmanager
-def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
+def lock_file(name: str, seconds: float) -> Iterator[None]:
     """Hold a lock file in the cache, so that only one process of this machine at a time makes a
     certain file.
 
@@ -125,14 +125,14 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
 
             cache_dir().mkdir(parents=True, exist_ok=True)
             handle = held.enter_context(open(cache_dir() / f".{name}.lock", "w"))
-            for _ in _tries(seconds):
+            for _ in _poll(seconds):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
         yield
 
 
-def _tries(seconds: float) -> Iterator[None]:
+def _poll(seconds: float) -> Iterator[None]:
     """Yield every 0.05 s for this time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -144,7 +144,7 @@ def _open_special(path: Path) -> IO[bytes]:
     """Open a pipe or a device for writing. An OSError if nobody reads the pipe within some
     seconds.
     """
-    for _ in _tries(UNREAD_SECONDS):
+    for _ in _poll(UNREAD_SECONDS):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:

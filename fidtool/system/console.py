@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
-from fidtool.errors import FidtoolError, Spelling, as_argument, render
-from fidtool.names import legible
+from fidtool.errors import FidtoolError, Spelling, format_argument, render
+from fidtool.names import escape_text
 
 _LOGGER = logging.getLogger("fidtool")
 Report = Callable[[str, int, int | None], None]
@@ -39,18 +39,18 @@ class Console:
     progress: bool = False
     on_failure: Callable[[FidtoolError], None] | None = None
     report: Report | bool | None = None
-    spelling: Spelling = as_argument
+    spelling: Spelling = format_argument
     warned: dict[str, None] = field(default_factory=dict)
 
-    def shown(self, text: str) -> str:
+    def render(self, text: str) -> str:
         """Return a message as this console prints it."""
         return render(text, self.spelling)
 
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""
-        line = self.shown(line)
+        line = self.render(line)
         if self.warnings and line not in self.warned:
-            tqdm.write(f"warning: {legible(line)}", file=sys.stderr)
+            tqdm.write(f"warning: {escape_text(line)}", file=sys.stderr)
         self.warned[line] = None
 
     def fail(self, error: FidtoolError, prints: bool) -> None:
@@ -58,14 +58,14 @@ class Console:
         it, or this one.
         """
         if prints:
-            line = " ".join(self.shown(error.text).split())
+            line = " ".join(self.render(error.text).split())
             os.write(2, f"error: {line}\n".encode("utf-8", "backslashreplace"))
         if self.on_failure is not None:
             self.on_failure(error)
 
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""
-        _LOGGER.info("%s", self.shown(line))
+        _LOGGER.info("%s", self.render(line))
 
     def say(self, line: str, is_result: bool = False, warns: bool = False) -> None:
         """Print and log information; a part of the result, such as a verdict, also where only
@@ -75,9 +75,9 @@ class Console:
         """
         self.log(line)
         if self.progress or (is_result and self.warnings):
-            tqdm.write(legible(self.shown(line)), file=sys.stderr)
+            tqdm.write(escape_text(self.render(line)), file=sys.stderr)
         elif warns:
-            self.warned[self.shown(line)] = None
+            self.warned[self.render(line)] = None
 
     @contextlib.contextmanager
     def processing(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
@@ -87,7 +87,7 @@ class Console:
         It is a tqdm bar on a terminal; in a log file, one line every ten seconds.
         """
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        label = legible(self.shown(label))
+        label = escape_text(self.render(label))
         report = self.report
         terminal = self.progress and sys.stderr.isatty()
         kind = tqdm

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
-from fidtool.errors import reason_of
+from fidtool.errors import format_reason
 
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -29,8 +29,10 @@ added.
 SILENCE_SECONDS = 30.0
 """Seconds without data after which a connection is considered broken."""
 DOWNLOAD_SECONDS = 1800.0
-"""Deadline of a download in seconds, to which the time of a large file at `SLOWEST` is added."""
-SLOWEST = 1 << 18
+"""Deadline of a download in seconds, to which the time of a large file at `MIN_BYTES_PER_SECOND` is
+added.
+"""
+MIN_BYTES_PER_SECOND = 1 << 18
 """Bytes per second that a large file must reach on average."""
 FIRST_BYTES = 1 << 16
 """Bytes of the first request, which finds out the size of the file and whether the server returns
@@ -90,7 +92,7 @@ class RemoteFile:
         self._answered = False
         self._deadline = time.monotonic() + DOWNLOAD_SECONDS
         self._receive(0)
-        self._deadline += (self.size or 0) / SLOWEST
+        self._deadline += (self.size or 0) / MIN_BYTES_PER_SECOND
 
     def seekable(self) -> bool:
         """Whether the server returns parts of the file. If not, it can only be read from its
@@ -139,8 +141,8 @@ class RemoteFile:
                     raise OSError("the connection was closed")
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self._hang_up()
-                problem = f"{_reason(error)}{self._place()}"
-                if not self._may_pass(error):
+                problem = f"{_reason(error)}{self._format_position()}"
+                if not self._is_temporary(error):
                     raise DownloadError(problem) from None
                 if self._position and not self._ranges:
                     problem += ", and the server cannot send the rest alone"
@@ -151,7 +153,7 @@ class RemoteFile:
                 return data
         raise DownloadError(f"{problem}, in {MAX_TRIES} attempts")
 
-    def _may_pass(self, error: Exception) -> bool:
+    def _is_temporary(self, error: Exception) -> bool:
         """Whether a retry may help."""
         if isinstance(error, urllib.error.HTTPError):
             return error.code >= 500 or error.code in RETRIED_STATUSES
@@ -194,9 +196,9 @@ class RemoteFile:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise DownloadError(f"it is incomplete after the deadline{self._place()}")
+            raise DownloadError(f"it is incomplete after the deadline{self._format_position()}")
 
-    def _place(self) -> str:
+    def _format_position(self) -> str:
         total = "" if self.size is None else f" of {self.size}"
         return f" at byte {self._position}{total}" if self._position else ""
 
@@ -208,7 +210,7 @@ def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return f"no data for {SILENCE_SECONDS:g} s"
-    return reason_of(reason)
+    return format_reason(reason)
 
 
 def request(url: str, headers: dict[str, str]) -> urllib.request.Request:

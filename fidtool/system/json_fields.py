@@ -21,9 +21,9 @@ _LIMITED = {
 }
 
 
-def plain(value: Any) -> Any:
-    """Return a value as it is in the JSON: a dataclass is its fields, see `fields_of`, or what its
-    ``to_dict`` returns.
+def to_json_value(value: Any) -> Any:
+    """Return a value as it is in the JSON: a dataclass is its fields, see `to_json_fields`, or what
+    its ``to_dict`` returns.
 
     If a class method ``parse`` makes it of text, such as a crop, it is this text. `restored` is the
     inverse.
@@ -31,23 +31,26 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         if hasattr(value, "parse"):
             return str(value)
-        return value.to_dict() if hasattr(value, "to_dict") else fields_of(value)
+        return value.to_dict() if hasattr(value, "to_dict") else to_json_fields(value)
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     return value
 
 
-def fields_of(value: Any) -> dict[str, Any]:
+def to_json_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass but those with `NOT_IN_JSON`, and the properties that its
     ``DERIVED`` names.
     """
     names = [field.name for field in fields(value) if field.metadata != NOT_IN_JSON]
-    return {name: plain(getattr(value, name)) for name in (*names, *getattr(value, "DERIVED", ()))}
+    return {
+        name: to_json_value(getattr(value, name))
+        for name in (*names, *getattr(value, "DERIVED", ()))
+    }
 
 
-def restored(kind: Any, value: Any) -> Any:
+def from_json_value(kind: Any, value: Any) -> Any:
     """Return a value of JSON as a value of the type ``kind``: a dataclass, or a tuple, mapping or
     union of such types.
 
@@ -63,23 +66,23 @@ def restored(kind: Any, value: Any) -> Any:
     origin = get_origin(kind)
     parts = get_args(kind)
     if origin is Annotated:
-        return _within(value, *parts)
+        return _check_number(value, *parts)
     is_plain = isinstance(value, _PLAIN.get(kind, ()))
     if origin in (Union, UnionType):
         for part in parts:
             with contextlib.suppress(TypeError):
-                return restored(part, value)
+                return from_json_value(part, value)
     elif is_dataclass(kind) and isinstance(value, str if hasattr(kind, "parse") else dict):
-        return _restored_dataclass(kind, value)
+        return _dataclass_from_json(kind, value)
     elif origin is tuple and isinstance(value, list):
         kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(
-            restored(item_kind, item) for item_kind, item in zip(kinds, value, strict=True)
+            from_json_value(item_kind, item) for item_kind, item in zip(kinds, value, strict=True)
         )
     elif origin is Counter and isinstance(value, dict):
-        return Counter(restored(dict[str, int], value))
+        return Counter(from_json_value(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
-        return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
+        return {parts[0](key): from_json_value(parts[1], item) for key, item in value.items()}
     elif kind is Any or is_plain or value in (parts if origin is Literal else ()):
         return value
     wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
@@ -87,7 +90,7 @@ def restored(kind: Any, value: Any) -> Any:
     raise TypeError(f"{repr(value)[:80]} is not {wanted}")
 
 
-def _restored_dataclass(kind: Any, value: Any) -> Any:
+def _dataclass_from_json(kind: Any, value: Any) -> Any:
     if isinstance(value, str):
         try:
             return kind.parse(value)
@@ -95,10 +98,10 @@ def _restored_dataclass(kind: Any, value: Any) -> Any:
             raise ValueError(f"{value!r} is no {kind.__name__.lower()}") from None
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value)
-    return kind(**restored_fields(kind, value))
+    return kind(**from_json_fields(kind, value))
 
 
-def restored_fields(
+def from_json_fields(
     kind: Any, content: Mapping[str, Any], complete: bool = False
 ) -> dict[str, Any]:
     """Return the fields of a dataclass that ``content`` has, or if ``complete`` all, for its
@@ -110,11 +113,13 @@ def restored_fields(
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind) if field.metadata != NOT_IN_JSON]
     return {
-        name: restored(hints[name], content[name]) for name in names if complete or name in content
+        name: from_json_value(hints[name], content[name])
+        for name in names
+        if complete or name in content
     }
 
 
-def _within(value: Any, kind: Any, least: float, most: float) -> Any:
+def _check_number(value: Any, kind: Any, least: float, most: float) -> Any:
     """Return a number of the type ``kind`` and from ``least`` to ``most``; an integer can be a
     float.
     """

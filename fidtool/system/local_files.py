@@ -5,13 +5,14 @@ is gone.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import select
 import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import IO, BinaryIO, TypeVar
 
 from fidtool.errors import InputError, RunError, option
 from fidtool.system.background import call_with_timeout
@@ -28,9 +29,19 @@ _reading: dict[str, None] = {}
 UNUSED_SECONDS = 20.0
 """How long a named pipe may wait for the program that writes to it."""
 # Largest content of a pipe.
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 # Without this flag, opening a pipe would wait for a process at its other end.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+# Bytes of a file that are hashed at a time.
+_HASHED_BYTES = 1 << 20
+
+
+def sha256_of(handle: IO[bytes]) -> str:
+    """Return the SHA-256 of what is left of a file."""
+    digest = hashlib.sha256()
+    while block := handle.read(_HASHED_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def check_file(path: str, origin: str, kind: str = "file") -> None:
@@ -45,7 +56,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: also if it is a pipe, a device, or a folder, or its name cannot be that of a file.
     """
-    handle = _opened(path)
+    handle = _open_nonblocking(path)
     mode = os.fstat(handle.fileno()).st_mode
     if not stat.S_ISREG(mode):
         handle.close()
@@ -70,7 +81,7 @@ def read_file(path: str | os.PathLike[str], seconds: float = READ_SECONDS) -> by
         _reading.pop(name, None)
 
 
-def in_time(what: str, work: Callable[[], T], seconds: float) -> T:
+def read_with_timeout(what: str, work: Callable[[], T], seconds: float) -> T:
     """Return what ``work`` returns, which reads ``what``. It continues in the background if it
     takes too long.
 
@@ -90,16 +101,16 @@ def in_time(what: str, work: Callable[[], T], seconds: float) -> T:
 def _read(path: str | os.PathLike[str], seconds: float) -> bytes:
     number = open_descriptor(Path(path))
     named = number is None
-    with _opened(path) if number is None else open(os.dup(number), "rb") as handle:
+    with _open_nonblocking(path) if number is None else open(os.dup(number), "rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
         if stat.S_ISREG(mode):
             return handle.read()
         if named and not stat.S_ISFIFO(mode) and os.fspath(path) != os.devnull:
             raise OSError(errno.EINVAL, "it is not a regular file")
-        return _drained(handle.fileno(), min(seconds, UNUSED_SECONDS) if named else seconds)
+        return _drain_pipe(handle.fileno(), min(seconds, UNUSED_SECONDS) if named else seconds)
 
 
-def _drained(descriptor: int, seconds: float) -> bytes:
+def _drain_pipe(descriptor: int, seconds: float) -> bytes:
     """Return what is written to a pipe. ``seconds`` is how long the first bytes may take."""
     content = bytearray()
     ready = select.poll()
@@ -109,12 +120,12 @@ def _drained(descriptor: int, seconds: float) -> bytes:
         if not data:
             return bytes(content)
         content += data
-        if len(content) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES} bytes")
+        if len(content) > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES} bytes")
     raise OSError(errno.EIO, f"it is a pipe to which nothing was written for {seconds:g} s")
 
 
-def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+def _open_nonblocking(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))
     except ValueError as error:

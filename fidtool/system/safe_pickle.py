@@ -58,14 +58,14 @@ class _Dtype:
         self.dtype = np.dtype(name)
 
 
-def _array(data: Any, dtype: _Dtype, shape: Any = (), order: Any = "C") -> NDArray[Any]:
+def _rebuild_array(data: Any, dtype: _Dtype, shape: Any = (), order: Any = "C") -> NDArray[Any]:
     """Return an array that shares the memory of its content."""
     # Python 2 had no other bytes.
     content = data.encode("latin-1") if isinstance(data, str) else data
     return np.ndarray(shape, dtype.dtype, memoryview(content), order=order)
 
 
-def _encoded(text: str, encoding: str) -> bytes:
+def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise ValueError("bytes are encoded in another way than latin1")
     return text.encode(encoding)
@@ -75,10 +75,10 @@ def _encoded(text: str, encoding: str) -> bytes:
 # its name.
 _NAMES: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0),
-    ("numpy.core.multiarray", "scalar"): lambda dtype, data: _array(data, dtype).item(),
+    ("numpy.core.multiarray", "scalar"): lambda dtype, data: _rebuild_array(data, dtype).item(),
     # A copy, because the memory may be that of another array, which is freed if that array gets
     # other content.
-    ("numpy.core.numeric", "_frombuffer"): lambda *given: np.copy(_array(*given)),
+    ("numpy.core.numeric", "_frombuffer"): lambda *given: np.copy(_rebuild_array(*given)),
     ("numpy", "ndarray"): None,  # an argument of the first
     ("numpy", "dtype"): _Dtype,
     ("__builtin__", "bytes"): lambda: b"",
@@ -105,7 +105,7 @@ _REFUSED = (
 )
 
 
-def _checking_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
+def _check_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
     """Return the usual function of an opcode that fills a dict, after a check of these keys on the
     stack.
     """
@@ -129,7 +129,7 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
 
     def __init__(self, file: IO[bytes], names: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(file, encoding="latin-1")
-        self._names = {**names, ("_codecs", "encode"): _encoded}
+        self._names = {**names, ("_codecs", "encode"): _encode}
 
     def find_class(self, module: str, name: str) -> Any:
         key = module.replace("numpy._core.", "numpy.core."), name
@@ -151,7 +151,7 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
             target.dtype = target.dtype.newbyteorder(state[1])
         elif isinstance(target, np.ndarray):
             _, shape, dtype, by_column, data = state
-            made = _array(data, dtype, shape, "F" if by_column else "C")
+            made = _rebuild_array(data, dtype, shape, "F" if by_column else "C")
             checked: Any = 1, made.shape, made.dtype, bool(by_column), made.tobytes("A")
             target.__setstate__(checked)
         else:
@@ -160,8 +160,8 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PythonUnpickler.dispatch,
         **dict.fromkeys(b"".join(_REFUSED), _refuse),
-        pickle.DICT[0]: _checking_keys(pickle.DICT, slice(None, None, 2)),
-        pickle.SETITEM[0]: _checking_keys(pickle.SETITEM, slice(-2, -1)),
-        pickle.SETITEMS[0]: _checking_keys(pickle.SETITEMS, slice(None, None, 2)),
+        pickle.DICT[0]: _check_keys(pickle.DICT, slice(None, None, 2)),
+        pickle.SETITEM[0]: _check_keys(pickle.SETITEM, slice(-2, -1)),
+        pickle.SETITEMS[0]: _check_keys(pickle.SETITEMS, slice(None, None, 2)),
         pickle.BUILD[0]: _build,
     }

@@ -5,10 +5,10 @@ torch removes an interface:
 
 - ``default_store``: in a user's process group a run and `fidtool.training` raise an AttributeError.
 - ``new_gloo_group``: `fidtool.training` raises an error; nothing else uses it.
-- ``pack_convolution_weight``, ``packed_convolution``: `fidtool.features.models.inception` tests
+- ``pack_convolution_weight``, ``run_packed_convolution``: `fidtool.features.models.inception` tests
   both on a small example and falls back to torch's own convolution, which is slower.
 
-``averaging_callback`` and ``swapped_weights`` were tested with Lightning 2.6. Without the
+``find_averaging_callback`` and ``swap_weights`` were tested with Lightning 2.6. Without the
 attributes that they use, `fidtool.training.FIDCallback` raises an AttributeError in a training with
 averaged weights.
 
@@ -61,7 +61,7 @@ def pack_convolution_weight(
     return packed
 
 
-def packed_convolution(
+def run_packed_convolution(
     x: torch.Tensor,
     packed: torch.Tensor,
     bias: torch.Tensor,
@@ -77,7 +77,7 @@ def packed_convolution(
     return result
 
 
-def averaging_callback(callbacks: Sequence[Any]) -> Any:
+def find_averaging_callback(callbacks: Sequence[Any]) -> Any:
     """Return Lightning's `WeightAveraging`, or one of a subclass, once it has averaged weights;
     None without it.
     """
@@ -88,11 +88,11 @@ def averaging_callback(callbacks: Sequence[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def swapped_weights(averaging: Any, module: torch.nn.Module) -> Iterator[None]:
+def swap_weights(averaging: Any, module: torch.nn.Module) -> Iterator[None]:
     """Swap the weights of ``module`` and those that ``averaging`` keeps, for the duration of a
     ``with`` block.
 
-    ``averaging`` is an `averaging_callback`; None changes nothing.
+    ``averaging`` is what `find_averaging_callback` returned; None changes nothing.
     """
     if averaging is None:
         yield

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fidtool.errors import InputError, message_of
+from fidtool.errors import InputError, format_message
 from fidtool.system.local_files import check_file
 
 Made = TypeVar("Made")
 # The content of each file that was run, by the name of its module.
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_run: dict[str, bytes] = {}
+_loaded_files: dict[str, bytes] = {}
 
 
 def is_code_spec(spec: str) -> bool:
@@ -27,7 +27,7 @@ def is_code_spec(spec: str) -> bool:
     return bool(name) and (Path(path).suffix == ".py" or _MODULE.fullmatch(spec) is not None)
 
 
-def load(
+def load_object(
     spec: str, make: Callable[[Any], Made], named: str, reuse: bool = False
 ) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with
@@ -46,41 +46,43 @@ def load(
         check_file(path, named)
     try:
         if is_file:
-            module = _module_of(file, reuse)
+            module = _load_module(file, reuse)
         else:
             # `python -m fidtool` can import from the current folder, but the installed command
             # cannot.
-            _let_import_from(os.getcwd())
+            _add_to_path(os.getcwd())
             module = importlib.import_module(path)
         if not hasattr(module, name):
             raise AttributeError(f"{path} has no {name}")
         made = make(getattr(module, name))
         source = Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{named} failed: {type(error).__name__}: {message_of(error)}") from error
+        raise InputError(
+            f"{named} failed: {type(error).__name__}: {format_message(error)}"
+        ) from error
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source).hexdigest()
     return made, f"{file.name if is_file else path}:{name}@{digest[:12]}"
 
 
-def _module_of(file: Path, reuse: bool) -> ModuleType:
+def _load_module(file: Path, reuse: bool) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     content = file.read_bytes()
-    if reuse and name in sys.modules and _run.get(name) == content:
+    if reuse and name in sys.modules and _loaded_files.get(name) == content:
         return sys.modules[name]
     spec: Any = importlib.util.spec_from_file_location(name, file)  # never None for a .py file
     module = importlib.util.module_from_spec(spec)
     # Registered before it runs, as an import does: dataclasses and pickle look modules up by name.
     sys.modules[name] = module
     # The file can import its neighbours, as a script can.
-    _let_import_from(str(file.resolve().parent))
+    _add_to_path(str(file.resolve().parent))
     spec.loader.exec_module(module)
-    _run[name] = content
+    _loaded_files[name] = content
     return module
 
 
-def _let_import_from(folder: str) -> None:
+def _add_to_path(folder: str) -> None:
     if folder not in sys.path:
         sys.path.append(folder)  # at the end, so that it does not shadow other modules

@@ -20,16 +20,22 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.errors import (
     InputError,
     SettingName,
-    in_short,
     option,
-    own_exceptions,
-    renamed,
+    rename_setting,
+    summarize_error,
+    unwrap_program_errors,
 )
-from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
+from fidtool.features.device import (
+    Device,
+    describe_device,
+    deterministic_mode,
+    device_context,
+    full_fp32,
+)
 from fidtool.features.extractor import Extractor
-from fidtool.features.hashes import digest_of
+from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
 from fidtool.features.network import Network, freeze
 from fidtool.features.protocol import (
@@ -44,12 +50,18 @@ from fidtool.features.protocol import (
     inception_definition,
 )
 from fidtool.features.resize import ImageTensors, Preparation
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from fidtool.settings.settings import CheckSettings, StatisticsSettings
-from fidtool.system.cache_dir import one_at_a_time
+from fidtool.system.cache_dir import lock_file
 from fidtool.system.console import log_warning
-from fidtool.training.inputs import Convert, check_range, flag, not_floats, warn_of_dtype
-from fidtool.validation import declared_settings
+from fidtool.training.inputs import (
+    Convert,
+    check_range,
+    not_floats_error,
+    parse_bool,
+    warn_of_conversion,
+)
+from fidtool.validation import find_settings
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
@@ -58,21 +70,21 @@ WEIGHTS_SECONDS = 1800.0
 PLAIN_STEP = 18
 
 
-class Shared:
+class SharedNetwork:
     """A network that copies share, because it is large. It is not pickled, since it belongs to a
     device: unpickling makes it again from its arguments.
     """
 
     _arguments: tuple[Any, ...]
 
-    def __deepcopy__(self, memo: object) -> Shared:
+    def __deepcopy__(self, memo: object) -> SharedNetwork:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments
 
 
-class SharedExtractor(Shared):
+class SharedExtractor(SharedNetwork):
     """One network with one protocol, see `FeatureExtractor`.
 
     A custom network is copied, so that training it later does not change the features.
@@ -90,18 +102,20 @@ class SharedExtractor(Shared):
         feature_step: int | None = None,
     ) -> None:
         if isinstance(feature, Network):
-            feature = replace(feature, module=_copied(feature.module))
+            feature = replace(feature, module=_copy_module(feature.module))
         elif isinstance(feature, nn.Module):
-            feature = _copied(feature)
+            feature = _copy_module(feature)
         self._arguments = feature, protocol, weights, feature_step
-        self.choice = chosen(feature, protocol, weights)
+        self.choice = choose_network(feature, protocol, weights)
         self.plain = isinstance(feature, nn.Module)
         self._latest: dict[str, tuple[object, list[Tensor]]] = {}
-        with renamed("extractor", "feature"), own_exceptions(), repeatable():
+        with rename_setting("extractor", "feature"), unwrap_program_errors(), deterministic_mode():
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(self, side: str, images: object, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+    def compute_once(
+        self, side: str, images: object, compute: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
         """Return the features of batches of images, which several metrics pass in turn and the
         first computes.
         """
@@ -116,7 +130,7 @@ class SharedExtractor(Shared):
 
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
-        asked: str | None = declared_settings(CheckSettings)["float_to_byte"].check(float_to_byte)
+        asked: str | None = find_settings(CheckSettings)["float_to_byte"].check(float_to_byte)
         # Some published networks have protocols of their own, which round as the default one does.
         protocol = PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL])
         return asked or protocol.float_to_byte
@@ -125,12 +139,12 @@ class SharedExtractor(Shared):
         if device != self._extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor.to(device_of(device))
+                self._extractor.to(describe_device(device))
         return self._extractor
 
     def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
         choice = self.choice
-        cpu = device_of(torch.device("cpu"))
+        cpu = describe_device(torch.device("cpu"))
         if isinstance(feature, nn.Module):
             step = PLAIN_STEP if feature_step is None else feature_step
             return _PlainExtractor(feature, choice.extractor, step, cpu)
@@ -140,11 +154,11 @@ class SharedExtractor(Shared):
             definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
             weights = inception_weights(choice.weights)
             return inception_extractor(protocol, definitions, weights.state, cpu)
-        with one_at_a_time("weights", WEIGHTS_SECONDS):
+        with lock_file("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
-        return custom_extractor(choice, state, cpu)
+        return build_extractor(choice, state, cpu)
 
-    def content(self) -> object:
+    def content_key(self) -> object:
         """Return an object that equals that of another network if the networks do: weights,
         attributes and hooks.
 
@@ -159,7 +173,9 @@ class SharedExtractor(Shared):
 
 
 # The networks of the metrics that a program has, by their content.
-_used: weakref.WeakValueDictionary[object, SharedExtractor] = weakref.WeakValueDictionary()
+_shared_extractors: weakref.WeakValueDictionary[object, SharedExtractor] = (
+    weakref.WeakValueDictionary()
+)
 
 
 class _PlainExtractor(Extractor):
@@ -171,7 +187,7 @@ class _PlainExtractor(Extractor):
         module = freeze(module)
         definition = Definition(
             extractor=name,
-            weights_sha256=digest_of(module.state_dict()),
+            weights_sha256=hash_state_dict(module.state_dict()),
             dims=0,  # the length of a feature vector is unknown
             feature_step=feature_step,
             input_size=0,
@@ -187,7 +203,7 @@ class _PlainExtractor(Extractor):
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def inputs(self, images: ImageTensors) -> Tensor:
+    def preprocess(self, images: ImageTensors) -> Tensor:
         return torch.stack(list(images))
 
 
@@ -198,7 +214,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, value: object) -> object:
         if isinstance(value, Tensor):
-            return digest_of({"": value})
+            return hash_state_dict({"": value})
         if isinstance(value, MethodType):
             return id(value.__func__), value.__self__
         if isinstance(value, (FunctionType, type)):
@@ -206,7 +222,9 @@ class _Pickler(pickle.Pickler):
         return None
 
 
-def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
+def choose_network(
+    feature: Feature, protocol: str | None, weights: PathLike | None
+) -> NetworkChoice:
     """Return the network for a metric's arguments of these names. That of a plain module has only
     its name.
     """
@@ -241,22 +259,22 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
         dims = feature
     else:
         extractor = feature
-    with renamed("extractor", "feature"), renamed("dims", "feature"):
+    with rename_setting("extractor", "feature"), rename_setting("dims", "feature"):
         settings = StatisticsSettings(
             extractor=extractor,  # type: ignore[arg-type]
             dims=dims,
             protocol=protocol,  # type: ignore[arg-type]
             weights=weights,
         )
-    if settings.further:
+    if settings.other_networks:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them")
     apart = weights is not None or protocol is not None
     return replace(settings.network, setting="feature", apart=apart)
 
 
-def features_of_network(choice: NetworkChoice) -> Features:
+def features_of_network(choice: NetworkChoice) -> FeatureSource:
     """Return the features of a network, after which values are called in results."""
-    return Features.of_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
+    return FeatureSource.from_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
 
 
 def shared_extractor(
@@ -273,8 +291,8 @@ def shared_extractor(
         raise InputError(
             "feature_step is for a plain module as feature; other networks have their own"
         )
-    if antialias is not None and chosen(feature, None, weights).extractor == "inception":
-        selected = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
+    if antialias is not None and choose_network(feature, None, weights).extractor == "inception":
+        selected = "torchmetrics" if parse_bool("antialias", antialias) else "tensorflow"
         if protocol is not None and find_protocol(protocol).name != selected:
             raise InputError(
                 f"antialias={antialias} selects the protocol {selected!r}, and "
@@ -284,22 +302,22 @@ def shared_extractor(
             )
         protocol = selected
     new = SharedExtractor(feature, protocol, weights, feature_step)
-    return _used.setdefault(new.content(), new)
+    return _shared_extractors.setdefault(new.content_key(), new)
 
 
 def inception_weights(file: str | None, classifier: bool = False) -> Weights:
-    with one_at_a_time("weights", WEIGHTS_SECONDS):
+    with lock_file("weights", WEIGHTS_SECONDS):
         return load_weights(file, log_warning, classifier)
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def _copy_module(module: nn.Module) -> nn.Module:
     if isinstance(module, DistributedDataParallel):
         module = module.module
     try:
         copied = copy.deepcopy(module)
     except Exception as error:  # a custom module may raise anything
         raise InputError(
-            f"the metric cannot copy {type(module).__name__} ({in_short(error)}):",
+            f"the metric cannot copy {type(module).__name__} ({summarize_error(error)}):",
             "pass 'FILE.py:NAME', which creates a fidtool.Network",
         ) from error
     copied.zero_grad(set_to_none=True)
@@ -353,13 +371,13 @@ class FeatureExtractor(nn.Module):
             fidtool.InputError: if the shape, dtype or range is wrong.
         """
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-            raise not_floats("images", "(n, 3, height, width)", images)
+            raise not_floats_error("images", "(n, 3, height, width)", images)
         scaled = images.float() * 255.0
         check_range(scaled.detach())
-        with own_exceptions(), computing_on(images.device), full_fp32():
-            return self._features.extractor(images.device).differentiable(scaled)
+        with unwrap_program_errors(), device_context(images.device), full_fp32():
+            return self._features.extractor(images.device).extract_with_grad(scaled)
 
     def _apply(self, fn: Convert, recurse: bool = True) -> FeatureExtractor:
-        warn_of_dtype(self, fn)
+        warn_of_conversion(self, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self

@@ -25,7 +25,7 @@ from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, connect_to_store_of
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences
-from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, warn_program
+from fidtool.errors import InputError, RunError, as_fidtool_error, mark_agreed, warn_program
 from fidtool.features.hashes import named_tensors, tensor_hashes
 from fidtool.system.background import call_with_timeout
 from fidtool.system.torch_internals import default_store, new_gloo_group
@@ -51,9 +51,9 @@ _ABSENCE = "absence"
 _REPORT_SECONDS = 5.0
 
 # The `Ranks` of torch's default group and a set of ranks.
-_known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
+_ranks_by_group: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 # Destroys their groups: gloo's threads must end before the interpreter exits.
-atexit.register(_known.clear)
+atexit.register(_ranks_by_group.clear)
 
 
 class Ranks:
@@ -113,7 +113,7 @@ class Ranks:
                     f"in number {latest}, because it missed a call that failed; no data was "
                     "exchanged:"
                 )
-                raise on_every_rank(RunError(problem, "make the call again"))
+                raise mark_agreed(RunError(problem, "make the call again"))
             if failure := entry["payload"].get("failed"):
                 raise RunError(f"rank {rank} failed: {failure}")
         return [entry["payload"] for entry in entries]
@@ -122,7 +122,7 @@ class Ranks:
         """Store why this rank gives up, for `explain_lost_ranks` on the others."""
         self._reported = bool(text)
         with contextlib.suppress(RuntimeError):
-            _reports_in(self._root).set(_ABSENCE, text)
+            _report_store(self._root).set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately
@@ -144,7 +144,7 @@ class Ranks:
 
     @cached_property
     def _root(self) -> dist.Store:
-        return _own_store()
+        return _open_store()
 
     @cached_property
     def _store(self) -> dist.Store:
@@ -168,7 +168,7 @@ class Ranks:
             return
         try:
             # A view must reference its base while gloo uses it; in inference mode it does not.
-            with outside_autograd():
+            with no_autograd():
                 self._gloo = self._gloo or self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
                 launch = Launch(self.group_rank, self.size, self.group_rank, self.size)
@@ -189,13 +189,13 @@ class Ranks:
             raise LostContactError(first_line(error)) from error
 
 
-def _own_store() -> dist.Store:
+def _open_store() -> dist.Store:
     """The store of the default process group, by a connection of our own."""
     default = default_store()
     return connect_to_store_of(default) or default
 
 
-def _reports_in(root: dist.Store) -> dist.Store:
+def _report_store(root: dist.Store) -> dist.Store:
     """Where the ranks of a program tell each other why they give up, whatever their groups."""
     return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", root)
 
@@ -228,12 +228,12 @@ def explain_lost_ranks() -> None:
 
 
 def _read_report() -> str:
-    reports = _reports_in(_own_store())
+    reports = _report_store(_open_store())
     return reports.get(_ABSENCE).decode() if reports.check([_ABSENCE]) else ""
 
 
 @contextlib.contextmanager
-def outside_autograd() -> Iterator[None]:
+def no_autograd() -> Iterator[None]:
     """Disable autograd, and inference mode, whose tensors cannot be changed in place
     afterwards.
     """
@@ -241,7 +241,7 @@ def outside_autograd() -> Iterator[None]:
         yield
 
 
-def _initialized() -> bool:
+def _has_process_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
@@ -249,14 +249,16 @@ def ranks_of(group: Group = None) -> Ranks:
     """The ranks of ``group``; the same object as long as the program's default process group is the
     same.
     """
-    if not _initialized():
+    if not _has_process_group():
         return Ranks()
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
     own = dist.get_rank()
     if own not in members:
         raise InputError(f"rank {own} is not in the process group of ranks {members}")
     # A program may initialise torch.distributed again.
-    return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
+    return _ranks_by_group.setdefault(
+        (dist.group.WORLD, tuple(members)), Ranks(members, members.index(own))
+    )
 
 
 def group_rank_and_size(group: Group) -> tuple[int, int]:
@@ -273,18 +275,18 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 @cache
 def warn_without_group(what: str) -> None:
     """Warn once if the launcher started several processes and torch has no process group."""
-    if size := launched_without_group():
+    if size := count_ungrouped_processes():
         warn_program(
             f"{what} covers only one of {size} processes: call "
             "torch.distributed.init_process_group first"
         )
 
 
-def launched_without_group() -> int:
+def count_ungrouped_processes() -> int:
     """Number of processes that the launcher started, if more than one and torch has no process
     group; else 0.
     """
-    size = 1 if _initialized() else discover_or_alone().world_size
+    size = 1 if _has_process_group() else discover_or_alone().world_size
     return size if size > 1 else 0
 
 
@@ -325,7 +327,7 @@ def gather_with_grad(
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
         fidtool.RunError: if the ranks made different calls, or a rank was lost.
     """
-    return _gathered(tensor, group, grad, timeout)[0]
+    return _gather(tensor, group, grad, timeout)[0]
 
 
 def dist_sync_fn(
@@ -347,11 +349,11 @@ def dist_sync_fn(
     Returns:
         The state of each rank, in rank order.
     """
-    joined, lengths = _gathered(tensor, group, grad, timeout)
+    joined, lengths = _gather(tensor, group, grad, timeout)
     return list(joined.unbind() if tensor.ndim == 0 else torch.split(joined, lengths))
 
 
-def _gathered(
+def _gather(
     tensor: torch.Tensor, group: Group, grad: Grad, timeout: float
 ) -> tuple[torch.Tensor, list[int]]:
     GRAD.check(grad)
@@ -377,7 +379,7 @@ def _gathered(
         tensor = tensor.to(dtype).reshape(0, *reference["trailing shape"])
     lengths = [entry["shape"][0] for entry in payloads]
     if not any(entry["requires_grad"] for entry in payloads):
-        return _joined(tensor, ranks, lengths), lengths
+        return _gather_rows(tensor, ranks, lengths), lengths
     # The anchor requires a gradient, so that backward, a collective, is called even if this rank's
     # tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
@@ -397,7 +399,7 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     gradients = any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if gradients and reference["grad"] != "local" and not entry["grad_enabled"]:
-            raise on_every_rank(
+            raise mark_agreed(
                 InputError(
                     "the tensor to gather needs a gradient on other ranks but rank "
                     f"{rank} is in torch.no_grad(): backward is a collective of all ranks"
@@ -405,7 +407,7 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
             )
         for name in ("trailing shape", "dtype", "grad"):
             if entry[name] != reference[name] and entry["shape"] != [0]:
-                raise on_every_rank(
+                raise mark_agreed(
                     InputError(
                         f"the tensors to gather differ in {name}: {reference[name]} on rank "
                         f"{first}, {entry[name]} on rank {rank}"
@@ -414,7 +416,7 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     return reference
 
 
-def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
+def _gather_rows(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
     """The rows of all ranks, each of which has so many."""
     shape = (sum(lengths), *tensor.shape[1:])
     if prod(shape) == 0:
@@ -444,7 +446,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _Call) -> torch.Tensor:
         ctx.call = call
-        return _joined(tensor, call.ranks, call.lengths)
+        return _gather_rows(tensor, call.ranks, call.lengths)
 
     @staticmethod
     @once_differentiable
@@ -458,7 +460,7 @@ class _Gather(torch.autograd.Function):
             joined = joined.to(torch.promote_types(dtype, torch.float32))
             joined = joined.clone(memory_format=torch.contiguous_format)
             with call.ranks.world(purpose) as world:
-                world.sum_(joined)
+                world.all_reduce_sum(joined)
         own = torch.split(joined, call.lengths)[call.ranks.group_rank]
         if call.grad == "mean":
             own = own / call.ranks.size
@@ -502,7 +504,7 @@ def assert_in_sync(
                 "only at the start of the next forward pass in training; torch.nn.SyncBatchNorm "
                 "keeps them equal"
             )
-        raise on_every_rank(error)
+        raise mark_agreed(error)
 
 
 def wrap_trainable(
@@ -530,13 +532,13 @@ def wrap_trainable(
     trainable = any(parameter.requires_grad for parameter in loss.parameters())
     if not trainable or isinstance(loss, DistributedDataParallel):
         return loss
-    if size := launched_without_group():
+    if size := count_ungrouped_processes():
         raise InputError(
             f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
             "call torch.distributed.init_process_group before wrap_trainable, or their replicas "
             "will diverge",
         )
-    if not _initialized():
+    if not _has_process_group():
         return loss
     return DistributedDataParallel(loss, device_ids=device_ids, process_group=group)
 

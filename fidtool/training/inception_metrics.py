@@ -18,7 +18,13 @@ from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, ResultWarning, TooFewImagesError, merge_warnings, renamed
+from fidtool.errors import (
+    InputError,
+    ResultWarning,
+    TooFewImagesError,
+    merge_warnings,
+    rename_setting,
+)
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
@@ -28,7 +34,7 @@ from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, MetricContext, feature_set
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.result.values import Value, key_of
+from fidtool.result.values import Value, find_key
 from fidtool.settings.settings import StatisticsSettings
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import (
@@ -38,15 +44,15 @@ from fidtool.training.feature_extractor import (
     inception_weights,
     shared_extractor,
 )
-from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.inputs import flag, pixels_of
-from fidtool.training.real_statistics import doubts_about, real_set
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, no_autograd
+from fidtool.training.inputs import check_images, parse_bool
+from fidtool.training.real_statistics import load_real_set, warn_of_mismatch
 from fidtool.training.rows import UNKNOWN
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.sums import SIDES, ImageSums
 from fidtool.training.synced_metric import SyncedMetric, Values
-from fidtool.validation import declared_settings, text_of
+from fidtool.validation import find_settings, path_text
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[Tensor, Tensor]
@@ -65,8 +71,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
-    _theirs = re.compile(r"inception\.|(real|fake)_features|features$")
-    _ours = re.compile(r"(real|fake)_(?!features)|header$")
+    _torchmetrics_names = re.compile(r"inception\.|(real|fake)_features|features$")
+    _state_names = re.compile(r"(real|fake)_(?!features)|header$")
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
     higher_is_better = False
@@ -97,10 +103,10 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         dist_sync_fn: Callable[..., Any] | None = None,
         distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
-        declared_settings(StatisticsSettings)["batch_size"].check(batch_size)
+        find_settings(StatisticsSettings)["batch_size"].check(batch_size)
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
-        self.reset_real_features = flag("reset_real_features", reset_real_features)
+        self.reset_real_features = parse_bool("reset_real_features", reset_real_features)
         argument = "weights"
         if feature_extractor_weights_path is not None:
             if weights is not None:
@@ -111,7 +117,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             weights = feature_extractor_weights_path
         if antialias is not None and float_to_byte is None:
             float_to_byte = "floor"  # torchmetrics, whose argument it is, truncates
-        with outside_autograd(), renamed("weights", argument):
+        with no_autograd(), rename_setting("weights", argument):
             self._network = shared_extractor(feature, antialias, protocol, weights, feature_step)
             self._begin(real_statistics, float_to_byte, batch_size)
 
@@ -135,11 +141,11 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         self._rounding = network.rounding(float_to_byte)
         if real_statistics is not None:
             del sides["real"]
-            self._real = real_set(real_statistics, network, per_image)
+            self._real = load_real_set(real_statistics, network, per_image)
             statistics = self._real.statistics
             stated = (statistics.config or {}).get("float_to_byte")
             self._rounding = network.rounding(float_to_byte or stated)
-            doubts = doubts_about(self._real, network, stated, self._rounding)
+            doubts = warn_of_mismatch(self._real, network, stated, self._rounding)
             digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes())
             settings["real"] = f"statistics with SHA-256 {digest.hexdigest()[:12]}"
         if self._rounding != network.rounding(None):
@@ -160,10 +166,10 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         real_count = None
         if metric.frechet or metric.real_features:
             real_count = self._count_of_real(sums)
-        fake_count = sums.main.count
+        fake_count = sums.evaluated_rows.count
         self._check_count("real", real_count)
         self._check_count("fake", fake_count)
-        sets = [self._set(side, sums, world) for side in SIDES]
+        sets = [self._measure_set(side, sums, world) for side in SIDES]
         real, fake = (feature_set(images, FEATURES, metric.fake_features) for images in sets)
         settings = feature_settings(self._network.definition, self.device, world)
         context = MetricContext(settings, lambda: self._classifier)
@@ -191,7 +197,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             remedy,
         )
 
-    def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
+    def _measure_set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
         """Return a set as metrics need it, with statistics on rank zero. A collective."""
         if side == "real" and self._real is not None:
             return self._real
@@ -203,7 +209,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
     def _key(self, name: str) -> str:
         features = features_of_network(self._network.choice)
         metric = self._metric
-        return key_of([Value(metric.name, number, features) for number in metric.numbers], name)
+        return find_key([Value(metric.name, number, features) for number in metric.numbers], name)
 
     @property
     def reference_digest(self) -> str:
@@ -233,7 +239,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         """Number of generated images that were added on this rank, or while synced on all: int64
         scalar tensor.
         """
-        return torch.tensor(self._sums.main.count, device=self.device)
+        return torch.tensor(self._sums.evaluated_rows.count, device=self.device)
 
     @fork_safe
     def update(self, imgs: Tensor, real: bool, index: Index | None = None) -> None:
@@ -256,20 +262,20 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             fidtool.RunError: if a feature is not finite. An exception of a custom network is raised
                 as it is.
         """
-        real = flag("real", real)
+        real = parse_bool("real", real)
         if real and self._real is not None:
             raise InputError(
                 f"the metric already has real statistics ({self._real.path}):",
                 "call update() with generated images only",
             )
         self._refuse_while_synced("update()")
-        with outside_autograd():
-            pixels = pixels_of(
+        with no_autograd():
+            pixels = check_images(
                 imgs, self.normalize, self.device, self._rounding, self._network.plain
             )
             samples = UNKNOWN if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
-            self._warn(*self._sums.mixed())
+            self._warn(*self._sums.mixed_warnings())
 
 
 class FrechetInceptionDistance(ImageMetric[Tensor]):
@@ -458,14 +464,14 @@ class InceptionScore(ImageMetric[_Pair]):
         if logits:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")
-            weights = inception_weights(text_of(file), classifier=True)
+            weights = inception_weights(path_text(file), classifier=True)
             self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
     def update(self, imgs: Tensor, real: bool = False, index: Index | None = None) -> None:
         """Add generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
         not added.
         """
-        if not flag("real", real):
+        if not parse_bool("real", real):
             super().update(imgs, False, index)
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, brief, warn_program
+from fidtool.errors import InputError, short_repr, warn_program
 from fidtool.sources.arrays import hint_of_videos
+from fidtool.sources.image_set import mix
 
 # What torch applies to the tensors of a module.
 Convert = Callable[[Tensor], Tensor]
@@ -22,7 +23,7 @@ Convert = Callable[[Tensor], Tensor]
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def warn_of_dtype(module: nn.Module, fn: Convert) -> None:
+def warn_of_conversion(module: nn.Module, fn: Convert) -> None:
     """Warn if a function that torch applies to the tensors of a module converts floats, such as
     that of `half`.
     """
@@ -33,24 +34,24 @@ def warn_of_dtype(module: nn.Module, fn: Convert) -> None:
         )
 
 
-def flag(name: str, value: Any) -> bool:
+def parse_bool(name: str, value: Any) -> bool:
     """Return a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
     string is a mistake.
     """
     scalar = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(scalar, int) or scalar not in (0, 1):
-        raise InputError(f"{name} must be True or False, not {brief(value)}")
+        raise InputError(f"{name} must be True or False, not {short_repr(value)}")
     return bool(scalar)
 
 
-def pixels_of(
+def check_images(
     images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
 ) -> Tensor:
     """Validate a batch of images and convert it to uint8. If ``plain``, they are only moved to
     the device.
 
     With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
-    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype,
+    `fidtool.sources.arrays.to_pixels`. For ``floor`` the product is computed in the images' dtype,
     as in torchmetrics: bytes / 255 in float16 gives the same bytes.
     """
     if not isinstance(images, Tensor):
@@ -115,7 +116,7 @@ def check_range(scaled: Tensor, when: str = "") -> None:
         )
 
 
-def not_floats(name: str, shape: str, given: Tensor) -> InputError:
+def not_floats_error(name: str, shape: str, given: Tensor) -> InputError:
     """Return the error for a tensor that is not floating-point or has another shape."""
     return InputError(
         f"{name} must be a floating-point tensor of shape {shape}, not {given.dtype} of shape "
@@ -142,7 +143,5 @@ def _weights(count: int, device: torch.device) -> Tensor:
     """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood
     2014).
     """
-    values = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        values = (values ^ (values >> np.uint64(bits))) * np.uint64(factor)
+    values = mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
     return torch.from_numpy((values | np.uint64(1)).view(np.int64)).to(device)

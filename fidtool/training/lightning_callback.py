@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from fidtool.api import compute_statistics
 from fidtool.distributed.seeds import sample_seed
-from fidtool.errors import InputError, brief, in_short, warn_program
+from fidtool.errors import InputError, short_repr, summarize_error, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.kid import KID
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from fidtool.settings.settings import StatisticsSettings
-from fidtool.sources.memory import evaluating
+from fidtool.sources.memory import eval_mode
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.system.torch_internals import averaging_callback, swapped_weights
-from fidtool.training.feature_extractor import PathLike, chosen, features_of_network
+from fidtool.system.torch_internals import find_averaging_callback, swap_weights
+from fidtool.training.feature_extractor import PathLike, choose_network, features_of_network
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
 from fidtool.validation import Setting
@@ -142,7 +142,9 @@ class FIDCallback(Base):
                 f"{type(reference).__name__}:",
                 "pass fidtool.compute_statistics(images)",
             )
-        self._network = chosen("inception" if feature is None else feature, protocol, weights)
+        self._network = choose_network(
+            "inception" if feature is None else feature, protocol, weights
+        )
         self.generate = generate
         self.reference = reference
         self.num_samples = _NUM_SAMPLES.check(num_samples)
@@ -150,7 +152,7 @@ class FIDCallback(Base):
         self.seed = seed
         self.batch_size = batch_size
         self.name = name
-        self.metrics = _classes(metrics)
+        self.metrics = _check_metric_classes(metrics)
         self.model_weights: ModelWeights = _MODEL_WEIGHTS.check(model_weights)
         self._called = name or FID.name
         options = {
@@ -177,7 +179,7 @@ class FIDCallback(Base):
     @property
     def fid(self) -> float | None:
         """The last FID; None if there is none, or the features are not Inception's 2048."""
-        if features_of_network(self._network) != Features():
+        if features_of_network(self._network) != FeatureSource():
             return None
         return self.frechet_distance
 
@@ -197,7 +199,7 @@ class FIDCallback(Base):
                 f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's "
                 "generate"
             )
-        averaging = averaging_callback(trainer.callbacks)
+        averaging = find_averaging_callback(trainer.callbacks)
         if averaging is not None:
             kind = type(averaging).__name__
             self._measures = f"averaged weights of {kind}"
@@ -216,29 +218,29 @@ class FIDCallback(Base):
         """Compute the FID: every callback has replaced the weights that it replaces, and none has
         restored them.
         """
-        if batch_idx == dataloader_idx == 0 and self._due_in_validation(trainer):
+        if batch_idx == dataloader_idx == 0 and self._is_due_in_validation(trainer):
             self._measure(trainer, pl_module, "averaged")
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the FID before ModelCheckpoint and EarlyStopping read it, which is right after the
         validation.
         """
-        if not self._due_in_validation(trainer):
+        if not self._is_due_in_validation(trainer):
             return
         if not self._values:  # a rank without a batch
             current: ModelWeights = "averaged"
             earlier = takewhile(lambda callback: callback is not self, trainer.callbacks)
             # An averaging callback that comes first has swapped back.
-            if averaging_callback([*earlier]) is not None:
+            if find_averaging_callback([*earlier]) is not None:
                 current = "raw"
             self._measure(trainer, pl_module, current)
         self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Compute and log the FID if the epoch had no validation."""
-        if not self._due(trainer) or self._measured:
+        if not self._is_due(trainer) or self._measured:
             return
-        averaging = averaging_callback(trainer.callbacks)
+        averaging = find_averaging_callback(trainer.callbacks)
         if averaging is not None:
             # It updates the average, only once an epoch.
             averaging.on_train_epoch_end(trainer, pl_module)
@@ -266,11 +268,11 @@ class FIDCallback(Base):
 
     # Measuring.
 
-    def _due(self, trainer: Any) -> bool:
+    def _is_due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
-    def _due_in_validation(self, trainer: Any) -> bool:
-        return not trainer.sanity_checking and (trainer.state.fn != "fit" or self._due(trainer))
+    def _is_due_in_validation(self, trainer: Any) -> bool:
+        return not trainer.sanity_checking and (trainer.state.fn != "fit" or self._is_due(trainer))
 
     def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
         if self._metrics:
@@ -337,13 +339,15 @@ class FIDCallback(Base):
             metrics = [metric for metric in metrics if metric._least[0] <= samples]
         for metric in metrics:
             metric.to(pl_module.device).reset()
-        averaging = averaging_callback(trainer.callbacks) if current != self.model_weights else None
+        averaging = (
+            find_averaging_callback(trainer.callbacks) if current != self.model_weights else None
+        )
         try:
-            with swapped_weights(averaging, pl_module), evaluating(pl_module):
+            with swap_weights(averaging, pl_module), eval_mode(pl_module):
                 self._fill(metrics, pl_module, samples)
         except Exception as error:
             for metric in metrics[:1]:  # whose value the other ranks compute first
-                metric.abandon(in_short(error, None))
+                metric.abandon(summarize_error(error, None))
             raise
         self.frechet_distance = None
         self._measured = True
@@ -400,7 +404,7 @@ class FIDCallback(Base):
                 metric.update(images, real=False, index=numbers)
 
 
-def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
+def _check_metric_classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
     """Validate ``metrics`` of `FIDCallback`."""
     if isinstance(metrics, str) or callable(metrics):
         metrics = [metrics]
@@ -411,6 +415,6 @@ def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
         if foreign or isinstance(metric, nn.Module) or not callable(metric):
             raise InputError(
                 "metrics takes classes such as fidtool.training.KernelInceptionDistance, not "
-                f"{brief(metric)}"
+                f"{short_repr(metric)}"
             )
     return classes

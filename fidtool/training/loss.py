@@ -21,10 +21,10 @@ from fidtool.training.group import (
     Grad,
     Group,
     gather_with_grad,
-    outside_autograd,
+    no_autograd,
     ranks_of,
 )
-from fidtool.training.inputs import Convert, not_floats, warn_of_dtype
+from fidtool.training.inputs import Convert, not_floats_error, warn_of_conversion
 
 # Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits.
 _SMALL_SQUARE = 1e-8
@@ -112,9 +112,9 @@ class FrechetLoss(nn.Module):
         """
         if features.shape[1:] != self._mu.shape or not features.is_floating_point():
             with ranks_of(self.group).before_exchange(GATHERING, self.timeout):
-                raise not_floats("features", f"(n, {len(self._mu)})", features)
+                raise not_floats_error("features", f"(n, {len(self._mu)})", features)
         if features.device.type != "meta":  # where their values would be lost
-            with outside_autograd():
+            with no_autograd():
                 self._mu = self._mu.to(features.device)
                 self._factor = self._factor.to(features.device)
         kind = torch.promote_types(features.dtype, torch.float32)
@@ -162,7 +162,7 @@ class FrechetLoss(nn.Module):
 
     def _apply(self, fn: Convert, recurse: bool = True) -> FrechetLoss:
         if self.projection is None:  # which is converted
-            warn_of_dtype(self, fn)
+            warn_of_conversion(self, fn)
         queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.queue.dtype != queue.dtype:

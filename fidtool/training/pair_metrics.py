@@ -24,12 +24,12 @@ from fidtool.errors import (
     ResultWarning,
     RunError,
     TooFewImagesError,
-    about,
-    on_every_rank,
-    renamed,
+    mark_agreed,
+    prefix_errors,
+    rename_setting,
 )
-from fidtool.features.device import computing_on, device_of, repeatable
-from fidtool.features.hashes import digest_of
+from fidtool.features.device import describe_device, deterministic_mode, device_context
+from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models.inception import Weights
 from fidtool.metrics.lpips import LPIPS
 from fidtool.metrics.metric import FeatureSet, MetricContext
@@ -38,25 +38,25 @@ from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.reading.records import RECORD, thumbnails
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
-from fidtool.system.cache_dir import one_at_a_time
+from fidtool.system.cache_dir import lock_file
 from fidtool.system.console import log_warning
-from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, Shared
-from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.inputs import flag, image_hashes, pixels_of
-from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, on_several
+from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, SharedNetwork
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, no_autograd
+from fidtool.training.inputs import check_images, image_hashes, parse_bool
+from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, count_shared
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.synced_metric import SyncedMetric
 
 _THUMBNAIL = RECORD["thumb"]
 # The thumbnails of a pair, by which the warning of pairs in different orders is decided.
-_SAMPLED = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
+_SAMPLE_DTYPE = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
 # Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX
 # generator.
 _HASH_FACTOR = 6364136223846793005
 
 
-class _Comparison(Shared):
+class _PairFunction(SharedNetwork):
     """A metric of pairs, and its network on one device.
 
     Attributes:
@@ -67,14 +67,14 @@ class _Comparison(Shared):
     def __init__(self, metric: PairMetric) -> None:
         self._arguments = (metric,)
         self.metric = metric
-        with one_at_a_time("weights", WEIGHTS_SECONDS), repeatable():
+        with lock_file("weights", WEIGHTS_SECONDS), deterministic_mode():
             self._state = metric.fetch(log_warning)
         self.title = metric.name
         if self._state is not None:
-            self.title += f" of SHA-256 {digest_of(self._state.tensors)[:12]}"
+            self.title += f" of SHA-256 {hash_state_dict(self._state.tensors)[:12]}"
         self._by_device: dict[torch.device, Compare] = {}
 
-    def on(self, device: torch.device) -> Compare:
+    def on_device(self, device: torch.device) -> Compare:
         if device not in self._by_device:
             self._by_device = {device: self.metric.on_device(self._state, device)}
         return self._by_device[device]
@@ -92,12 +92,12 @@ class PairValues(SampleRows):
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
-        self.comparison = _Comparison(metric)
+        self.comparison = _PairFunction(metric)
         self.clear()
 
     def clear(self) -> None:
         super().clear()
-        self._sample = np.empty(0, _SAMPLED)
+        self._sample = np.empty(0, _SAMPLE_DTYPE)
 
     def add(self, real: Tensor, fake: Tensor, samples: int | Numbers) -> list[float]:
         """Add pairs, uint8 tensors of shape (n, 3, height, width), and return their values.
@@ -122,9 +122,11 @@ class PairValues(SampleRows):
         return values
 
     def _values(self, real: Tensor, fake: Tensor) -> list[float]:
-        with repeatable(), computing_on(self._device):
-            compare = self.comparison.on(self._device)
-            pool = DaemonThreads(device_of(self._device).forward_threads, use_one_torch_thread)
+        with deterministic_mode(), device_context(self._device):
+            compare = self.comparison.on_device(self._device)
+            pool = DaemonThreads(
+                describe_device(self._device).forward_threads, use_one_torch_thread
+            )
             futures = [pool.submit(compare, *pair) for pair in zip(real, fake, strict=True)]
             try:
                 return [future.result() for future in futures]
@@ -140,17 +142,17 @@ class PairValues(SampleRows):
         if len(self._sample) == SAMPLE:
             chosen = np.flatnonzero(hashes < self._sample["hash"][-1])
         if len(chosen):
-            added = np.empty(len(chosen), _SAMPLED)
+            added = np.empty(len(chosen), _SAMPLE_DTYPE)
             added["hash"] = hashes[chosen]
             added["real"] = thumbnails(real[chosen].cpu().numpy())
             added["fake"] = thumbnails(fake[chosen].cpu().numpy())
-            self._sample = _first_of([self._sample, added])
+            self._sample = _merge_samples([self._sample, added])
 
     # Synchronisation of all ranks.
 
-    def merged(self, world: World) -> PairValues:
-        other = super().merged(world)
-        other._sample = _first_of(world.gather(self._sample))
+    def merge_ranks(self, world: World) -> PairValues:
+        other = super().merge_ranks(world)
+        other._sample = _merge_samples(world.gather(self._sample))
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
@@ -165,7 +167,7 @@ class PairValues(SampleRows):
                 "ranks in the same way",
             )
         unnumbered = [rows[rows["sample"] == UNKNOWN] for rows in self.parts]
-        shared, names = on_several(unnumbered, ranks)
+        shared, names = count_shared(unnumbered, ranks)
         if shared:
             yield ResultWarning(
                 "",
@@ -175,10 +177,10 @@ class PairValues(SampleRows):
 
     def join(self, other: PairValues) -> None:
         super().join(other)
-        self._sample = _first_of([self._sample, other._sample])
+        self._sample = _merge_samples([self._sample, other._sample])
 
 
-def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _merge_samples(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return the pairs of lowest hashes of several samples, each once: the same on any number of
     ranks.
     """
@@ -195,8 +197,10 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
     """
 
     _metric: PairMetric
-    _theirs = re.compile(r"net\.|(sum_squared_error|total|data_range|similarity|all_scores)$")
-    _ours = re.compile(r"pair_|header$")
+    _torchmetrics_names = re.compile(
+        r"net\.|(sum_squared_error|total|data_range|similarity|all_scores)$"
+    )
+    _state_names = re.compile(r"pair_|header$")
     higher_is_better = True
 
     @fork_safe
@@ -221,13 +225,13 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
                 f"{data_range!r}",
                 setting="data_range",
             )
-        normalize = flag("normalize", normalize) or data_range == 1
+        normalize = parse_bool("normalize", normalize) or data_range == 1
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
-        with outside_autograd():
+        with no_autograd():
             pairs = PairValues(self._metric)
             settings = {"own": pairs.comparison.title}
-            self._sums = MetricState({"pair": pairs}, "pairs", settings, saved=("own",))
+            self._sums = MetricState({"pair": pairs}, "pairs", settings, saved_settings=("own",))
             self._sums.to(self.device)
 
     @fork_safe
@@ -256,14 +260,14 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
             raise InputError(
                 f"preds and target must have the same shape, not {shapes[0]} and {shapes[1]}"
             )
-        with outside_autograd():
-            with about("preds"):
-                fake = pixels_of(preds, self.normalize, self.device, "round")
-            with about("target"):
-                real = pixels_of(target, self.normalize, self.device, "round")
+        with no_autograd():
+            with prefix_errors("preds"):
+                fake = check_images(preds, self.normalize, self.device, "round")
+            with prefix_errors("target"):
+                real = check_images(target, self.normalize, self.device, "round")
             samples = UNKNOWN if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.main.add(real, fake, samples)
-            self._warn(*self._sums.mixed())
+            values = self._sums.evaluated_rows.add(real, fake, samples)
+            self._warn(*self._sums.mixed_warnings())
             mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
@@ -290,10 +294,10 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
         return self._forward_cache
 
     def _measure(self, sums: MetricState[PairValues], world: World) -> Result:
-        values = sums.main.seen["value"]
+        values = sums.evaluated_rows.seen["value"]
         if not len(values):
             problem = f"{self._title} needs at least 1 pair of images, but there are 0:"
-            raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
+            raise mark_agreed(TooFewImagesError(problem, "add them with update(preds, target)"))
         real = FeatureSet("real images", None, None)
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
         settings = feature_settings(None, self.device, world)
@@ -391,6 +395,6 @@ class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
         weights: PathLike | None = None,
         **options: Any,
     ) -> None:
-        with renamed("net", "net_type"), renamed(LPIPS.named("weights"), "weights"):
+        with rename_setting("net", "net_type"), rename_setting(LPIPS.named("weights"), "weights"):
             self._metric = LPIPS(net=net_type, weights=weights)
             super().__init__(normalize=normalize, **options)

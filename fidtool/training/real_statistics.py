@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from fidtool.errors import InputError, ResultWarning, renamed, warn_program
+from fidtool.errors import InputError, ResultWarning, rename_setting, warn_program
 from fidtool.features.protocol import FEATURES
 from fidtool.statistics.file import read_statistics
-from fidtool.statistics.foreign import inception_doubts
+from fidtool.statistics.foreign import check_inception
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor
 from fidtool.training.state import check_same_settings
 
 
-def real_set(
+def load_real_set(
     given: PathLike | Statistics, network: SharedExtractor, per_image: bool
 ) -> MeasuredSet:
     """Return statistics, of a file of several networks those of ``network``, as a set.
@@ -58,7 +58,7 @@ def real_set(
     return MeasuredSet(path, statistics, {FEATURES: statistics.features})
 
 
-def doubts_about(
+def warn_of_mismatch(
     real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str
 ) -> list[ResultWarning]:
     """Warn about statistics that may not fit to a metric, which converts floats as ``rounding``
@@ -66,8 +66,8 @@ def doubts_about(
 
     Returns these warnings.
     """
-    with renamed("extractor", "feature"):
-        doubts = inception_doubts(
+    with rename_setting("extractor", "feature"):
+        doubts = check_inception(
             real.path, real.statistics.layers[FEATURES], network.choice.extractor
         )
     if stated not in (None, rounding):

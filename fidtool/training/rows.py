@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidtool.distributed.rendezvous import list_ranks
+from fidtool.distributed.rendezvous import format_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import ResultWarning
 
@@ -55,7 +55,7 @@ class SampleRows:
     reset: str = "call reset()"
     _device = torch.device("cpu")
 
-    def emptied(self: Rows) -> Rows:
+    def empty_copy(self: Rows) -> Rows:
         """Return one like this, without rows."""
         other = copy.copy(self)
         other.clear()
@@ -87,41 +87,41 @@ class SampleRows:
 
     def _append(self, rows: Records) -> None:
         """Add rows, except those of samples that were added before."""
-        found = find_samples(rows, "hash", self._hashes)
-        self.parts.append(rows[found.new])
-        self._note(found)
+        samples = find_new_samples(rows, "hash", self._hashes)
+        self.parts.append(rows[samples.new])
+        self._count_samples(samples)
 
-    def _note(self, found: FoundSamples) -> None:
-        self._hashes |= found.added
-        self.left_out += found.different
+    def _count_samples(self, samples: NewSamples) -> None:
+        self._hashes |= samples.added
+        self.left_out += samples.different
 
     # Synchronisation of all ranks.
 
-    def merged(self: Rows, world: World) -> Rows:
+    def merge_ranks(self: Rows, world: World) -> Rows:
         """Return those of all ranks, without changing this object. A collective; call `flush`
         first.
 
         A sample of which several ranks have a copy counts once.
         """
-        return self._merged_rows(world, self.count)[0]
+        return self._merge_rows(world, self.count)[0]
 
-    def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, Mask]:
+    def _merge_rows(self: Rows, world: World, free: int) -> tuple[Rows, Mask]:
         """Return a copy with the rows of all ranks, and which of this rank's last ``free`` rows
         remain: only these can be left out. A collective.
         """
         bound, rest = np.split(self.seen, [self.count - free])
         of_ranks = world.gather((bound, rest, self.left_out, self.lost))
         all_bound, all_rest, left_out, lost = zip(*of_ranks, strict=True)
-        found = each_once(all_bound, all_rest, self.compared)
-        other = self.emptied()
-        for own, rows, samples in zip(all_bound, all_rest, found, strict=True):
+        new_samples = select_new_samples(all_bound, all_rest, self.compared)
+        other = self.empty_copy()
+        for own, rows, samples in zip(all_bound, all_rest, new_samples, strict=True):
             other.parts.append(np.concatenate([own, rows[samples.new]]))
         other.left_out = sum(left_out)
         other.lost = any(lost)
-        different = sum(samples.different for samples in found)
+        different = sum(samples.different for samples in new_samples)
         if different > other._most_random_copies():
             other.left_out += different
-        return other, found[world.rank].new
+        return other, new_samples[world.rank].new
 
     def _most_random_copies(self) -> int:
         """How many copies of samples may differ between ranks without a warning."""
@@ -135,7 +135,7 @@ class SampleRows:
             yield ResultWarning(
                 "", f"{self.noun} from before the checkpoint are missing from the value"
             )
-        if again := added_again(self.seen):
+        if again := count_readded(self.seen):
             yield ResultWarning(
                 "",
                 f"{again} {self.noun} that were added after a checkpoint was loaded are in it too "
@@ -178,7 +178,7 @@ class SampleRows:
             self.absorb(other.totals(), other.seen["restored"])
 
 
-class FoundSamples(NamedTuple):
+class NewSamples(NamedTuple):
     """Which rows of an array are of new samples.
 
     Attributes:
@@ -192,7 +192,7 @@ class FoundSamples(NamedTuple):
     different: int
 
 
-def find_samples(rows: Records, compared: str, known: Mapping[int, int]) -> FoundSamples:
+def find_new_samples(rows: Records, compared: str, known: Mapping[int, int]) -> NewSamples:
     """Find the rows of samples that are neither ``known`` nor those of earlier rows, or whose
     sample is unknown.
     """
@@ -206,26 +206,26 @@ def find_samples(rows: Records, compared: str, known: Mapping[int, int]) -> Foun
             different += first != mark
         elif sample != UNKNOWN:
             added[sample] = mark
-    return FoundSamples(new, added, different)
+    return NewSamples(new, added, different)
 
 
-def each_once(
+def select_new_samples(
     bound: Sequence[Records], rest: Sequence[Records], compared: str
-) -> list[FoundSamples]:
+) -> list[NewSamples]:
     """Return which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
 
     The ``bound`` rows of each rank remain in any case.
     """
-    known = find_samples(np.concatenate(bound), compared, {}).added
+    known = find_new_samples(np.concatenate(bound), compared, {}).added
     of_ranks = []
     for rows in rest:
-        found = find_samples(rows, compared, known)
-        known |= found.added
-        of_ranks.append(found)
+        samples = find_new_samples(rows, compared, known)
+        known |= samples.added
+        of_ranks.append(samples)
     return of_ranks
 
 
-def added_again(rows: Records) -> int:
+def count_readded(rows: Records) -> int:
     """Return how many of the added hashes a checkpoint had as well; 0 if they can be those of
     duplicates.
     """
@@ -237,7 +237,7 @@ def added_again(rows: Records) -> int:
     return again if again > usual else 0
 
 
-def on_several(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, str]:
+def count_shared(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, str]:
     """Return how many hashes of each of the ``ranks`` are on another one too, and which ranks
     these are.
     """
@@ -249,4 +249,4 @@ def on_several(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, 
         if shared := int(np.isin(rows["hash"], hashes[owners > 1]).sum()):
             total += shared
             sharing.append(rank)
-    return total, list_ranks(sharing)
+    return total, format_ranks(sharing)

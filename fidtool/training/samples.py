@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
-from fidtool.errors import InputError, about, on_every_rank, warn_program
+from fidtool.errors import InputError, mark_agreed, prefix_errors, warn_program
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Grad,
@@ -126,11 +126,11 @@ def gather_outputs(
     """
     ranks = ranks_of(group)
     with ranks.before_exchange(_PURPOSE, timeout):
-        numbers = sample_numbers(_joined_batches(index), None, "samples")
+        numbers = sample_numbers(_join_batches(index), None, "samples")
         parts = {
-            f"output {number}": _joined_batches(output) for number, output in enumerate(outputs, 1)
+            f"output {number}": _join_batches(output) for number, output in enumerate(outputs, 1)
         }
-        kinds = [_kind_of(part, len(numbers), name) for name, part in parts.items()]
+        kinds = [_check_elements(part, len(numbers), name) for name, part in parts.items()]
     payloads = ranks.exchange(
         _PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too"
     )
@@ -140,7 +140,7 @@ def gather_outputs(
     for (name, part), kinds_of_ranks in zip(parts.items(), kinds_by_output, strict=True):
         if _common_kind(kinds_of_ranks, name) == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
-            with about(name):
+            with prefix_errors(name):
                 joined.append(gather_with_grad(own, group, grad, timeout=timeout))
         else:
             joined.append(_gather_list(part, group, timeout))
@@ -149,10 +149,10 @@ def gather_outputs(
     again = np.setdiff1d(np.arange(len(every)), places)
     if len(again) and ranks.group_rank == 0:
         _warn_of_other_samples(joined, again, places[inverse[again]], ranks.size)
-    return tuple(_rows_at(values, places) for values in joined)
+    return tuple(_take_rows(values, places) for values in joined)
 
 
-def _rows_at(values: Any, places: NDArray[Any]) -> Any:
+def _take_rows(values: Any, places: NDArray[Any]) -> Any:
     if isinstance(values, torch.Tensor):
         return values[torch.from_numpy(places).to(values.device)]
     return [values[place] for place in places]
@@ -169,7 +169,7 @@ def _warn_of_other_samples(
     if not joined:
         return
     unequal = np.array(
-        [_differ(_rows_at(values, again), _rows_at(values, first)) for values in joined]
+        [_find_different(_take_rows(values, again), _take_rows(values, first)) for values in joined]
     )
     differ_in_some = unequal.any(0).sum()
     differ_in_all = unequal.all(0).sum()
@@ -190,7 +190,7 @@ def _warn_of_other_samples(
         )
 
 
-def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
+def _find_different(rows: Any, others: Any) -> NDArray[np.bool_]:
     """Return which elements of two outputs differ, shape (n,). NaNs are equal."""
     if not isinstance(rows, torch.Tensor):
         return np.array([row != other for row, other in zip(rows, others, strict=True)])
@@ -198,7 +198,7 @@ def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
     return (~same).reshape(len(rows), -1).any(1).cpu().numpy()
 
 
-def _joined_batches(values: Any) -> Any:
+def _join_batches(values: Any) -> Any:
     """Concatenate a list of tensors; anything else is returned as it is."""
     if isinstance(values, (list, tuple)) and any(
         isinstance(value, torch.Tensor) for value in values
@@ -209,7 +209,7 @@ def _joined_batches(values: Any) -> Any:
     return values
 
 
-def _kind_of(output: Output, count: int, name: str) -> str:
+def _check_elements(output: Output, count: int, name: str) -> str:
     """Return what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an
     empty list.
     """
@@ -238,7 +238,7 @@ def _common_kind(kinds: Sequence[str], name: str) -> str:
     """
     known = sorted({*kinds} - {""})
     if len(known) > 1:
-        raise on_every_rank(
+        raise mark_agreed(
             InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}")
         )
     return known[0] if known else ""

@@ -11,7 +11,7 @@ from typing import Any, Generic
 import torch
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, ResultWarning, on_every_rank
+from fidtool.errors import InputError, ResultWarning, mark_agreed
 from fidtool.features.protocol import Definition
 from fidtool.training.group import Ranks
 from fidtool.training.rows import Rows, State
@@ -71,24 +71,24 @@ class MetricState(Generic[Rows]):
     sides: dict[str, Rows]
     noun: str
     settings: dict[str, str]
-    saved: tuple[str, ...]
+    saved_settings: tuple[str, ...]
     doubts: Sequence[ResultWarning] = ()
     evaluated: int = 0
     stale: int = 0
 
     @property
-    def main(self) -> Rows:
+    def evaluated_rows(self) -> Rows:
         """The generated images, or the pairs."""
         *_, main = self.sides.values()
         return main
 
-    def emptied(self, kept: Collection[str] = ()) -> MetricState[Rows]:
+    def empty_copy(self, kept: Collection[str] = ()) -> MetricState[Rows]:
         """Return a state with the same settings, and what was added to the sides that are
         ``kept``.
         """
         sides = dict(self.sides)
         for side in sides.keys() - kept:
-            sides[side] = sides[side].emptied()
+            sides[side] = sides[side].empty_copy()
         return replace(self, sides=sides, evaluated=0, stale=0)
 
     def to(self, device: torch.device) -> None:
@@ -106,14 +106,14 @@ class MetricState(Generic[Rows]):
         """Warnings about what is doubtful, missing, counts twice, or is on several of the
         ``ranks``.
         """
-        yield from self.mixed()
+        yield from self.mixed_warnings()
         yield from self.doubts
         for rows in self.sides.values():
             yield from rows.warnings(ranks)
 
-    def mixed(self) -> Iterator[ResultWarning]:
+    def mixed_warnings(self) -> Iterator[ResultWarning]:
         """Warn if one evaluation was saved and another is added to it."""
-        if 0 < self.stale < self.main.count:
+        if 0 < self.stale < self.evaluated_rows.count:
             yield ResultWarning(
                 "",
                 f"the value also covers {self.stale} {self.noun} from the checkpoint that was "
@@ -122,7 +122,7 @@ class MetricState(Generic[Rows]):
             )
 
     @contextlib.contextmanager
-    def of_all(
+    def merge_ranks(
         self, ranks: Ranks, purpose: str, seconds: float
     ) -> Iterator[tuple[MetricState[Rows], World]]:
         """The state of all ranks, once all have flushed theirs and their settings are the same. A
@@ -141,7 +141,7 @@ class MetricState(Generic[Rows]):
         with ranks.world(purpose) as world:
             whole = replace(
                 self,
-                sides={side: rows.merged(world) for side, rows in self.sides.items()},
+                sides={side: rows.merge_ranks(world) for side, rows in self.sides.items()},
                 evaluated=sum(payload["evaluated"] for payload in payloads),
                 stale=sum(payload["stale"] for payload in payloads),
             )
@@ -173,15 +173,15 @@ class MetricState(Generic[Rows]):
             "settings": self._saved_settings(),
             "rank": group_rank,
             "size": size,
-            "evaluated": self.evaluated >= self.main.count > 0,
+            "evaluated": self.evaluated >= self.evaluated_rows.count > 0,
         }
         state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
         return state
 
     def _saved_settings(self) -> dict[str, str]:
-        return {name: self.settings[name] for name in self.saved}
+        return {name: self.settings[name] for name in self.saved_settings}
 
-    def restored(
+    def from_state(
         self, state: State, group_rank: int, size: int
     ) -> tuple[MetricState[Rows], list[ResultWarning]]:
         """Return what `state` returned, on any rank and with any number of ranks, with the
@@ -190,8 +190,8 @@ class MetricState(Generic[Rows]):
         Each image is restored on one rank only. Also returns warnings if this rank's images are not
         restored.
         """
-        header, saved_rank, saved_size = self._header_of(state)
-        restored = self.emptied()
+        header, saved_rank, saved_size = self._read_header(state)
+        restored = self.empty_copy()
         of_all_ranks = saved_rank == ALL or saved_size == 1
         if of_all_ranks and group_rank > 0:
             return restored, []  # the first rank restores them
@@ -221,11 +221,11 @@ class MetricState(Generic[Rows]):
             )
             return restored, [ResultWarning("", text)]
         if header.get("evaluated"):
-            restored.stale = restored.main.count
+            restored.stale = restored.evaluated_rows.count
             restored.evaluated = restored.stale  # also when saved before the next update
         return restored, []
 
-    def _header_of(self, state: State) -> tuple[dict[str, Any], Any, Any]:
+    def _read_header(self, state: State) -> tuple[dict[str, Any], Any, Any]:
         """Return the header of a state, with the rank that saved it and the number of ranks."""
         try:
             header: dict[str, Any] = json.loads(bytes(state[HEADER].tolist()))
@@ -255,4 +255,4 @@ def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:
                 differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
         if differences:
             problem = f"{first_owner} and {owner} differ ({', '.join(differences)}):"
-            raise on_every_rank(InputError(problem, "make them with the same arguments"))
+            raise mark_agreed(InputError(problem, "make them with the same arguments"))

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, ResultWarning, RunError, own_exceptions
-from fidtool.features.device import computing_on, repeatable
+from fidtool.errors import InputError, ResultWarning, RunError, unwrap_program_errors
+from fidtool.features.device import deterministic_mode, device_context
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import FEATURES
-from fidtool.statistics.moments import ExactMoments, check_exact_products, not_finite
+from fidtool.statistics.moments import ExactMoments, check_exact_products, not_finite_error
 from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.inputs import image_hashes
@@ -34,8 +34,8 @@ from fidtool.training.rows import (
     Numbers,
     SampleRows,
     State,
-    find_samples,
-    on_several,
+    count_shared,
+    find_new_samples,
 )
 
 SIDES = {"real": "real images", "fake": "generated images"}
@@ -108,7 +108,7 @@ class ImageSums(SampleRows):
             return self._moments.dims
         return self._held[0].shape[1] if self._held else 0
 
-    def _features(self) -> Tensor:
+    def _held_features(self) -> Tensor:
         """The features that are held, shape (n, D)."""
         none = torch.zeros(0, self.length, dtype=torch.float32, device="cpu")
         return torch.cat([none, *self._held])
@@ -122,23 +122,23 @@ class ImageSums(SampleRows):
         seen = self._blank(len(images))
         seen["hash"] = image_hashes(images).numpy()
         seen["sample"] = samples
-        found = find_samples(seen, "hash", self._hashes)
-        images = images[torch.from_numpy(found.new)]
+        new_samples = find_new_samples(seen, "hash", self._hashes)
+        images = images[torch.from_numpy(new_samples.new)]
         if not self.network.plain:
             images = images.permute(0, 2, 3, 1)
         pixels = images.clone(memory_format=torch.contiguous_format)
-        added = zip(pixels, seen[found.new], strict=True)
+        added = zip(pixels, seen[new_samples.new], strict=True)
         self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._note(found)
+        self._count_samples(new_samples)
 
     def flush(self) -> None:
         """Run the network on the waiting images; the last batch is padded with black images."""
         self._waiting = self._extract(self._waiting, partial=True)
-        with self._explaining_refusal():
+        with self._explain_missing_features():
             if self._moments is not None:
                 self._moments.flush()
             if not all(torch.isfinite(features).all() for features in self._held):
-                raise not_finite()
+                raise not_finite_error()
 
     def _extract(self, waiting: _Batch, partial: bool) -> _Batch:
         """Add the features of images, and return those of a partial batch, which are only added
@@ -154,9 +154,9 @@ class ImageSums(SampleRows):
         batches = self._batches(waiting[:ready], batch_size)
         seen = np.stack([row for batch in batches for _, row in batch])
         images = self._device, batch_size, seen["hash"].tolist()
-        with computing_on(self._device):
-            parts = self.network.once(
-                self.side, images, lambda: _features_of(batches, extractor, batch_size)
+        with device_context(self._device):
+            parts = self.network.compute_once(
+                self.side, images, lambda: _extract_features(batches, extractor, batch_size)
             )
             check_lengths([self.length, *(part.shape[1] for part in parts)])
             features = torch.cat(parts)
@@ -182,7 +182,7 @@ class ImageSums(SampleRows):
     def _sum(self, features: Tensor) -> None:
         if self._moments is None:
             self._moments = self._empty_moments(features.shape[1])
-        with self._explaining_refusal():
+        with self._explain_missing_features():
             self._moments.add(features)
 
     def _hold(self, features: Tensor) -> None:
@@ -194,7 +194,7 @@ class ImageSums(SampleRows):
             self._sum(self._held.popleft())
 
     @contextlib.contextmanager
-    def _explaining_refusal(self) -> Iterator[None]:
+    def _explain_missing_features(self) -> Iterator[None]:
         """Add the consequence to the error if a feature was refused, since it is missing from the
         sums until reset.
         """
@@ -213,11 +213,11 @@ class ImageSums(SampleRows):
             self._moments.to(device)
         self._waiting = [(image.to(device), row) for image, row in self._waiting]
 
-    def merged(self, world: World) -> ImageSums:
+    def merge_ranks(self, world: World) -> ImageSums:
         lengths = world.gather(self.length)
         check_lengths(lengths)
-        held = self._features()
-        other, remain = self._merged_rows(world, len(held))
+        held = self._held_features()
+        other, remain = self._merge_rows(world, len(held))
         held = held[torch.from_numpy(remain)]
         if self.per_image:
             for features in world.gather(held.numpy()):
@@ -256,7 +256,7 @@ class ImageSums(SampleRows):
     def _warnings_of_equal_images(
         self, ranks: Sequence[int], numbered: bool
     ) -> Iterator[ResultWarning]:
-        shared, names = on_several(self.parts, ranks)
+        shared, names = count_shared(self.parts, ranks)
         if not shared:
             return
         causes = [] if numbered else [PADDED]
@@ -277,7 +277,7 @@ class ImageSums(SampleRows):
         definition = self.network.definition
         if self._moments is None:
             settings = FeatureSettings(definition.feature_step, definition.ddof, self._device)
-            gaussian = settings.gaussian(self._features().numpy(), np.arange(self.count))
+            gaussian = settings.gaussian(self._held_features().numpy(), np.arange(self.count))
         else:
             if not definition.standard:
                 self._moments.check_precision()
@@ -288,7 +288,7 @@ class ImageSums(SampleRows):
         """The features of each image, in the order of the images' hashes, which is
         pseudo-random.
         """
-        rows: NDArray[np.float32] = self._features().numpy()
+        rows: NDArray[np.float32] = self._held_features().numpy()
         return rows[np.argsort(self.seen["hash"], kind="stable")]
 
     def totals(self) -> State:
@@ -300,7 +300,7 @@ class ImageSums(SampleRows):
             for name, values in self._moments.totals().items():
                 totals[name] = torch.from_numpy(np.array(values))
         if self._held:
-            totals["held"] = self._features()
+            totals["held"] = self._held_features()
         return totals
 
     def absorb(self, totals: State, restored: bool | Mask) -> None:
@@ -327,10 +327,10 @@ class ImageSums(SampleRows):
         if len(held):
             self._hold(held)
         self.left_out += int(totals[LEFT_OUT])
-        self._hashes |= find_samples(seen, "hash", {}).added
+        self._hashes |= find_new_samples(seen, "hash", {}).added
 
 
-def _features_of(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
+def _extract_features(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
     """Return the features of each batch. A partial batch is padded with black images."""
 
     def padded(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
@@ -338,6 +338,6 @@ def _features_of(batches: list[_Batch], extractor: Extractor, batch_size: int) -
         pixels += [torch.zeros_like(pixels[0])] * (batch_size - len(batch))
         return contextlib.nullcontext([pixels])
 
-    with own_exceptions(), repeatable():
+    with unwrap_program_errors(), deterministic_mode():
         passes = ForwardPasses([extractor], extractor.device.forward_threads, padded)
         return [layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))]

@@ -27,21 +27,21 @@ from fidtool.names import format_count
 from fidtool.training.group import (
     Group,
     Ranks,
+    count_ungrouped_processes,
     explain_lost_ranks,
     group_rank_and_size,
-    launched_without_group,
-    outside_autograd,
+    no_autograd,
     ranks_of,
 )
-from fidtool.training.inputs import Convert, flag, warn_of_dtype
+from fidtool.training.inputs import Convert, parse_bool, warn_of_conversion
 from fidtool.training.rows import Rows
 from fidtool.training.state import ALL, MetricState, Result
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 # Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are
 # counted apart.
-_made = itertools.count(1)
-_made_local = itertools.count(1)
+_metric_numbers = itertools.count(1)
+_local_metric_numbers = itertools.count(1)
 # What ``compute`` returns: a tensor, a tuple of two, or a dictionary.
 Values = TypeVar("Values")
 
@@ -92,14 +92,14 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     Attributes:
         _metric: computes the values.
-        _theirs: matches the names in checkpoints of torchmetrics' metrics.
-        _ours: matches the names in `MetricState.state`.
+        _torchmetrics_names: matches the names in checkpoints of torchmetrics' metrics.
+        _state_names: matches the names in `MetricState.state`.
         _sums: what was added on this rank, or while synced on all ranks.
     """
 
     _metric: Metric
-    _theirs: ClassVar[re.Pattern[str]]
-    _ours: ClassVar[re.Pattern[str]]
+    _torchmetrics_names: ClassVar[re.Pattern[str]]
+    _state_names: ClassVar[re.Pattern[str]]
     _sums: MetricState[Rows]
     is_differentiable = False
     full_state_update = False
@@ -133,10 +133,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         )
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
-        self.normalize = flag("normalize", normalize)
+        self.normalize = parse_bool("normalize", normalize)
         self.sync_timeout = sync_timeout
         self._name = name
-        self._label = name or _numbered_label(sync_on_compute)
+        self._label = name or _next_label(sync_on_compute)
         # This rank's, while `_sums` are those of all ranks.
         self._own: MetricState[Rows] | None = None
         self.result: Result | None = None
@@ -178,12 +178,12 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     @fork_safe
     def _compute_by_name(self) -> dict[str, Tensor]:
-        with outside_autograd():
+        with no_autograd():
             result = self._result(ranks_of(self.process_group))
             values = {self._key(name): value for name, value in result.values.items()}
             self.result = replace(result, values=values)
             for sums in self._states():
-                sums.evaluated = sums.main.count
+                sums.evaluated = sums.evaluated_rows.count
             return {
                 name: torch.tensor(value, dtype=torch.float64, device=self.device)
                 for name, value in result.values.items()
@@ -216,7 +216,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """
         self.unsync()
         super().reset()
-        self._sums = self._sums.emptied(self._kept)
+        self._sums = self._sums.empty_copy(self._kept)
 
     @property
     def _kept(self) -> Collection[str]:
@@ -243,9 +243,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             raise InputError(
                 f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}"
             )
-        with outside_autograd():
+        with no_autograd():
             self._sums.absorb(incoming_state._sums)
-            self._warn(*self._sums.mixed())
+            self._warn(*self._sums.mixed_warnings())
         self._update_count += incoming_state._update_count
 
     def _refuse_while_synced(self, call: str) -> None:
@@ -275,8 +275,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             return
         self._refuse_while_synced("sync()")
         with (
-            outside_autograd(),
-            self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _),
+            no_autograd(),
+            self._sums.merge_ranks(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _),
         ):
             self._own = self._sums
             self._sums = sums
@@ -313,21 +313,23 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
         if self._own is None:
             purpose = self._purpose("compute()")
-            with self._sums.of_all(covered, purpose, self.sync_timeout) as (sums, world):
-                result = self._measured(sums, world)
+            with self._sums.merge_ranks(covered, purpose, self.sync_timeout) as (sums, world):
+                result = self._measure_or_nan(sums, world)
         else:
             sums = self._sums
-            result = self._measured(sums, World(Launch()))
+            result = self._measure_or_nan(sums, World(Launch()))
         scope = "this process"
         warnings = [*sums.warnings(ranks.ranks)]
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             scope = f"rank {ranks.rank} of {ranks.size} alone"
-            number = format_count(sums.main.count, sums.main.noun.removesuffix("s"))
+            number = format_count(
+                sums.evaluated_rows.count, sums.evaluated_rows.noun.removesuffix("s")
+            )
             text = f"sync_on_compute is False: this {self._title} covers {scope} ({number})"
             warnings.append(ResultWarning("", text))
         elif ranks.size > 1:
             scope = f"all {ranks.size} ranks"
-        elif size := launched_without_group():
+        elif size := count_ungrouped_processes():
             scope = f"one process of {size} alone"
             remedy = "call torch.distributed.init_process_group before compute()"
             warnings.append(ResultWarning("", f"this {self._title} covers {scope}: {remedy}"))
@@ -336,7 +338,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             self._warn(*warnings)
         return replace(result, scope=scope, warnings=tuple(warnings))
 
-    def _measured(self, sums: MetricState[Rows], world: World) -> Result:
+    def _measure_or_nan(self, sums: MetricState[Rows], world: World) -> Result:
         try:
             return self._measure(sums, world)
         except TooFewImagesError:
@@ -369,12 +371,12 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Give a copy without a name a new number."""
         super().__setstate__(state)
-        self._label = self._name or _numbered_label(self.sync_on_compute)
+        self._label = self._name or _next_label(self.sync_on_compute)
 
     def _apply(self, fn: Convert, *args: Any, recurse: bool = True) -> SyncedMetric[Any, Any]:
-        warn_of_dtype(self, fn)
+        warn_of_conversion(self, fn)
         super()._apply(fn, *args)  # there are no child modules
-        with outside_autograd():
+        with no_autograd():
             for sums in self._states():
                 sums.to(self.device)
         return self
@@ -397,7 +399,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             group_rank, size = group_rank_and_size(self.process_group)
             if self._own is not None:
                 group_rank = ALL
-            with outside_autograd():
+            with no_autograd():
                 for name, values in self._sums.state(group_rank, size).items():
                     destination[prefix + name] = values
 
@@ -407,10 +409,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         theirs = False
         for name in [name for name in state_dict if name.startswith(prefix)]:
             short = name.removeprefix(prefix)
-            if self._theirs.match(short):
+            if self._torchmetrics_names.match(short):
                 theirs = True
                 del state_dict[name]
-            elif self._ours.match(short):
+            elif self._state_names.match(short):
                 state[short] = state_dict.pop(name)
         if theirs:
             text = "the checkpoint's metric is torchmetrics': its network and images are not used"
@@ -419,8 +421,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         if not state:  # saved without statistics
             return
         self.unsync()
-        with outside_autograd():
-            self._sums, warnings = self._sums.restored(
+        with no_autograd():
+            self._sums, warnings = self._sums.from_state(
                 state, *group_rank_and_size(self.process_group)
             )
         self._warn(*warnings)
@@ -439,5 +441,9 @@ def _in_sanity_check() -> bool:
     )
 
 
-def _numbered_label(synced: bool) -> str:
-    return str(next(_made)) if synced else f"{next(_made_local)} (sync_on_compute=False)"
+def _next_label(synced: bool) -> str:
+    return (
+        str(next(_metric_numbers))
+        if synced
+        else f"{next(_local_metric_numbers)} (sync_on_compute=False)"
+    )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fidtool.distributed.launch import Launch, available_cores
-from fidtool.features.device import Device, choose_device, repeatable
+from fidtool.features.device import Device, choose_device, deterministic_mode
 from fidtool.features.models.inception import inception_extractor, load_weights
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -26,7 +26,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.reading.batches import Batch, plan_batches
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import load
+from fidtool.reading.loader import load_pieces
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.listing import open_images
 from fidtool.system.background import DaemonThreads
@@ -102,7 +102,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
 
     As many passes run at once as in ``fidtool compute``.
     """
-    with repeatable(precision == "tf32"), torch.inference_mode():
+    with deterministic_mode(precision == "tf32"), torch.inference_mode():
         protocol, state = (
             find_protocol(DEFAULT_PROTOCOL),
             load_weights(None, lambda line: None).state,
@@ -116,7 +116,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         passes = max(1, device.forward_threads) * (1 if seconds < _SHORT else 4)
 
         def work() -> None:
-            for future in [threads.submit(network.vectors, [x]) for _ in range(passes)]:
+            for future in [threads.submit(network.forward_layers, [x]) for _ in range(passes)]:
                 future.result()
 
         rate = _until(seconds, work, finish)
@@ -141,7 +141,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
             for number, part in enumerate(plan_batches(images, 8) * rounds)
         ]
         started = time.perf_counter()
-        loaded = load(images, batches, DecodeOptions(), available_cores())
+        loaded = load_pieces(images, batches, DecodeOptions(), available_cores())
         count += sum(batch.count for batch in loaded)
         seconds += time.perf_counter() - started
     return count / seconds

@@ -33,7 +33,7 @@ LOAD_ALLOWED = 0.5
 
 _PROBE = """
 import json, sys
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.distributed.launch import available_cores, discover
 from fidtool.errors import FidtoolError, render
 from fidtool.features.device import choose_device
@@ -41,7 +41,7 @@ from fidtool.settings.record import versions
 try:
     device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:
-    sys.exit(render(error.text, as_flag))
+    sys.exit(render(error.text, format_flag))
 found = {"device": str(device.torch_device), "device_name": device.name, "cores": available_cores()}
 print(json.dumps({**found, "versions": versions()}))
 """

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.errors import render
 from fidtool.run import context as module
 from fidtool.run.context import FinishedWork
@@ -98,7 +98,7 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     now[0] += 29.0
     assert kept.advice() == ""
     now[0] += 1.0
-    assert render(kept.advice(), as_flag) == f"; {NOTHING}"
+    assert render(kept.advice(), format_flag) == f"; {NOTHING}"
     kept.cached, kept.unsaved_since = ["a"], None
     cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.weights import downloading, kept_file
+from fidtool.features.weights import explain_download_errors, kept_file
 from fidtool.run.networks import check_matrix_products
 from fidtool.settings.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting
@@ -143,7 +143,7 @@ def test_a_program_keeps_its_umask_timeouts_logs_and_stdout(
 
     with (
         http_store(served.parent) as store,
-        downloading(NetworkChoice("dinov2"), store.url, "A_MIRROR", lambda line: None),
+        explain_download_errors(NetworkChoice("dinov2"), store.url, "A_MIRROR", lambda line: None),
     ):
         logging.warning("of a library")
         other = threading.Thread(target=elsewhere)

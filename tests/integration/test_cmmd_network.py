@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fidtool.features.protocol import EMBEDDING
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
 LARGE = TINY.replace(":network", ":large")
-KEY = Features.of_network(COLOURS, 16).key("cmmd")
+KEY = FeatureSource.from_network(COLOURS, 16).key("cmmd")
 CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
 
 

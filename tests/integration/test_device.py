@@ -30,7 +30,7 @@ def test_the_callers_reduced_precision_is_restored(user: str, program: Run) -> N
     """
     code = f"""
 import torch, warnings
-from fidtool.features.device import repeatable
+from fidtool.features.device import deterministic_mode
 warnings.simplefilter("ignore")
 generator = torch.Generator().manual_seed(0)
 x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)
@@ -54,16 +54,16 @@ def seen():
         except RuntimeError as error:
             found.append(str(error))
     return found
-with repeatable():
+with deterministic_mode():
     strictly = convolved()
 {user}
 before = seen()
-with repeatable():
+with deterministic_mode():
     assert torch.equal(convolved(), strictly)
 assert seen() == before, (seen(), before)
 torch.backends.fp32_precision = "tf32"
 general = seen()
-with repeatable():
+with deterministic_mode():
     pass
 assert seen() == general, (seen(), general)
 """

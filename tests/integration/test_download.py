@@ -96,7 +96,7 @@ def test_secrets_are_sent_to_the_mirror_only(
     assert f"downloading the Inception weights from {url}\n" in outcome.stderr
     printed = outcome.stdout + outcome.stderr + shown.stdout + shown.stderr
     assert [word for word in ("SECRET", "hunter") if word in printed] == []
-    assert weights.load_weights(None, refuse).classifier is False
+    assert weights.load_weights(None, refuse).has_classifier is False
     origin = torch.load(weights.converted_path(), weights_only=True)["origin"]
     assert origin == url
 

@@ -16,7 +16,7 @@ import pytest
 
 import fidtool
 from fidtool.statistics.checkpoint import MANIFEST, Identity, claim
-from fidtool.system.json_fields import restored
+from fidtool.system.json_fields import from_json_value
 from support.command_line import Run
 from support.edits import arrays_of, edits_of, edits_of_json, refusal, save
 from support.pictures import make_pictures
@@ -122,7 +122,7 @@ def test_an_edited_manifest(here: Run, tmp_path: Path, sets: tuple[Path, Path]) 
     assert here(*run).status == 0
     manifest, said = tmp_path / "kept" / MANIFEST, list[str]()
     content = json.loads(manifest.read_text())
-    identity = restored(Identity, content["identity"])
+    identity = from_json_value(Identity, content["identity"])
     for what, edited in edits_of_json(content, "manifest"):
         manifest.write_text(json.dumps(edited))
         message = refusal(lambda: claim("kept", identity, said.append))

@@ -184,7 +184,7 @@ class TestReport:
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("fidtool.report.outputs.write_shown", full)
+        monkeypatch.setattr("fidtool.report.outputs.write_report_file", full)
         with pytest.warns(RuntimeWarning, match=r"page\.html could not be written: No space left"):
             evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
         assert evaluation.frechet_distance > 0

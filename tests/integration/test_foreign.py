@@ -21,9 +21,9 @@ import torch
 import fidtool
 from fidtool.features.protocol import FEATURES
 from fidtool.reading.decode import DecodeError, decode
-from fidtool.sources.kinds import PLAIN, foreign_of
+from fidtool.sources.kinds import PLAIN, describe_foreign
 from fidtool.sources.listing import open_images
-from fidtool.statistics.foreign import inception_doubts
+from fidtool.statistics.foreign import check_inception
 from fidtool.training import FrechetInceptionDistance
 from support.command_line import Run
 from support.encoded import FILES
@@ -235,8 +235,8 @@ def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
     }
     heads |= {package.__name__: package.compress(bytes(99)) for package in (gzip, bz2, lzma)}
     heads["statistics"] = pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3)})
-    assert [name for name, head in heads.items() if foreign_of(head) not in ("", PLAIN)] == []
-    assert [name for name, head in heads.items() if foreign_of(head)] == [
+    assert [name for name, head in heads.items() if describe_foreign(head) not in ("", PLAIN)] == []
+    assert [name for name, head in heads.items() if describe_foreign(head)] == [
         "images.txt",
         "images.csv",
     ]
@@ -322,7 +322,7 @@ def test_inceptions_own_statistics_are_like_them(tmp_path: Path, dims: int) -> N
         statistics = fidtool.compute_statistics(images, dims=dims, cache=False)
         assert statistics is not None
         assert (
-            inception_doubts(
+            check_inception(
                 "it", replace(statistics.layers[FEATURES], definition=None), "inception"
             )
             == []

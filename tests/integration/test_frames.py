@@ -15,7 +15,7 @@ from PIL import Image, ImageSequence
 
 import fidtool
 from fidtool.reading.decode import DecodeError, decode
-from fidtool.reading.frames import with_frames
+from fidtool.reading.frames import expand_frames
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.listing import open_images
@@ -107,7 +107,7 @@ FORMS: dict[str, Callable[[Path], ImageSet]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None:
-    images = with_frames(FORMS[form](folder), MAX_PIXELS)
+    images = expand_frames(FORMS[form](folder), MAX_PIXELS)
     expected = pages_of(folder)
     names = [name.rpartition("/")[2] for name in map(images.stored.__getitem__, images.order)]
     if form in ("table", "memory"):

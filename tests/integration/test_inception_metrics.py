@@ -174,13 +174,13 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
 ) -> None:
     pytest.importorskip("open_clip")
     from fidtool.features.models import clip
-    from fidtool.features.weights import downloading
+    from fidtool.features.weights import explain_download_errors
 
     def fetch(choice: NetworkChoice, say: Any) -> None:
-        with downloading(choice, "a mirror", "A_VARIABLE", say):
+        with explain_download_errors(choice, "a mirror", "A_VARIABLE", say):
             raise OSError("offline" + ", and\non" * 40)
 
-    monkeypatch.setattr(clip, "on_disk", lambda choice: False)
+    monkeypatch.setattr(clip, "is_downloaded", lambda choice: False)
     monkeypatch.setattr(clip, "fetch", fetch)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")

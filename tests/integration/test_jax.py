@@ -23,7 +23,7 @@ import json, sys, warnings
 import jax, jax.numpy as jnp
 import numpy as np
 import fidtool
-from fidtool.sources.memory import Images, _on_host
+from fidtool.sources.memory import Images, _to_cpu
 
 warnings.simplefilter("ignore", RuntimeWarning)  # of JAX, that a fork may wait: the workers have NumPy's arrays
 real, file, extractor = sys.argv[1:]
@@ -57,7 +57,7 @@ found["features"] = [
 ]
 half = jnp.asarray(rows[0]).astype(jnp.bfloat16)
 found["bfloat16 features"] = bool((Images(half).features() == np.asarray(half).astype("f4")).all())
-found["shared"] = _on_host(array).ctypes.data == array.unsafe_buffer_pointer()
+found["shared"] = _to_cpu(array).ctypes.data == array.unsafe_buffer_pointer()
 print(json.dumps(found))
 """
 

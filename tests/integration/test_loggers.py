@@ -13,7 +13,7 @@ import pytest
 
 import fidtool as package
 from fidtool.report import loggers
-from fidtool.report.loggers import log_values, runs_of
+from fidtool.report.loggers import log_values, split_runs
 from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.settings.settings import Settings
 from support.command_line import Run
@@ -92,7 +92,9 @@ def test_values_are_read_back(
 
 def named(*fakes: str, step: int | None = None) -> list[tuple[str, list[int | None]]]:
     """Return the names of the runs for FAKEs, each with its steps."""
-    return [(name, [row[0] for row in rows]) for name, rows in runs_of(bare(*fakes).results, step)]
+    return [
+        (name, [row[0] for row in rows]) for name, rows in split_runs(bare(*fakes).results, step)
+    ]
 
 
 def test_runs_and_steps() -> None:
@@ -115,7 +117,7 @@ def test_runs_and_steps() -> None:
 def test_the_corrected_value_is_logged_with_its_interval() -> None:
     (result,) = bare("fake").results
     interval = Uncertainty(1.0, Interval(11.5, 0.5, 10.5, 12.5), "", ())
-    ((_, ((step, values),)),) = runs_of([replace(result, uncertainties={"fid": interval})], 3)
+    ((_, ((step, values),)),) = split_runs([replace(result, uncertainties={"fid": interval})], 3)
     corrected = {"fid_corrected": 11.5, "fid_corrected_low": 10.5, "fid_corrected_high": 12.5}
     assert (step, values) == (3, {**result.metrics, **corrected})
 

@@ -18,7 +18,7 @@ PLAN = textwrap.dedent("""
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
-    files = Files(names.after("set/"))
+    files = Files(names.with_prefix("set/"))
     found = ImageSet("set", "folder", names, "set/", files, np.arange(count, dtype=np.uint32))
     images = found.draw(Sampling(None, 3))
     images = pickle.loads(pickle.dumps(images))

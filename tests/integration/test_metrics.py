@@ -11,14 +11,14 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import MetricFacts
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from fidtool.statistics.file import read_statistics
 from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 from support.small_sets import COUNT, METRICS, SMALL, make_sets
 
-KEY, OWN_KEY = Features.of_network(TINY, 16).key, Features.of_network(COLOURS, 16).key
+KEY, OWN_KEY = FeatureSource.from_network(TINY, 16).key, FeatureSource.from_network(COLOURS, 16).key
 
 NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score", "cmmd"]
 

@@ -320,7 +320,7 @@ def test_a_stderr_that_the_shell_closed(environment: dict[str, str]) -> None:
         "from fidtool.cli import output\n"
         "output.keep_running_without_stderr()\n"
         "file = os.open(os.devnull, os.O_RDONLY)\n"
-        "with output.apart_from_prints():\n"
+        "with output.redirect_prints():\n"
         "    print('print')\n"
         "    os.system('echo child')\n"
         "    output.print_lines([f'result, {file > 2}'])\n"

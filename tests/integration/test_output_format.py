@@ -31,7 +31,7 @@ def sets(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make stdout look like a terminal."""
-    monkeypatch.setattr("fidtool.cli.compute.on_terminal", lambda: True)
+    monkeypatch.setattr("fidtool.cli.compute.is_terminal", lambda: True)
 
 
 @pytest.mark.usefixtures("terminal")

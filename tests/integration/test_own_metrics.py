@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from support.command_line import Run
 from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets
@@ -182,7 +182,7 @@ def test_a_metric_from_a_file_is_in_every_output(
     (tmp_path / "sliced.py").write_text((EXAMPLES / "sliced.py").read_text() + FEW)
     arguments = ("compute", *sets, "--extractor", TINY, "--metrics", "fid,sliced.py:few")
     outcome = here(*arguments, "--json", "--report", "page.html")
-    features = Features.of_network(TINY, 16)
+    features = FeatureSource.from_network(TINY, 16)
     key = features.key("sliced")
     assert list(outcome.metrics) == [features.key("fd"), key]
     assert outcome.metrics[key] == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.presets import PRESETS, apply_preset
 from fidtool.settings.record import record_settings
 from fidtool.settings.settings import Settings
 from support.command_line import Run
@@ -24,12 +24,12 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_valid(name: str) -> None:
-    settings = Settings(**with_preset({"preset": name}))
+    settings = Settings(**apply_preset({"preset": name}))
     assert settings.preset == name
     for setting, value in PRESETS[name].settings.items():
         found = record_settings(settings)[setting]
         assert found == (value.split(",") if setting == "metrics" else value)
-    named = {each.full for each in settings.further.values()}
+    named = {each.full for each in settings.other_networks.values()}
     assert named == {*PRESETS[name].further_networks}
 
 

@@ -39,7 +39,7 @@ def test_caller_code_does_not_run_at_the_same_time_as_the_network(
     """Some settings, such as the number of threads, are partly global to the process."""
     running: list[int] = []
     seen: set[tuple[int, int]] = set()
-    vectors = Extractor.vectors
+    vectors = Extractor.forward_layers
 
     def noted(self: Extractor, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         running.append(1)
@@ -54,7 +54,7 @@ def test_caller_code_does_not_run_at_the_same_time_as_the_network(
             seen.add((len(running), torch.get_num_threads()))
             yield image
 
-    monkeypatch.setattr(Extractor, "vectors", noted)
+    monkeypatch.setattr(Extractor, "forward_layers", noted)
     with setting(torch.get_num_threads, torch.set_num_threads, 3):
         metrics(place, made(), TINY)
     assert seen == {(0, 3)}

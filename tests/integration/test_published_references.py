@@ -224,7 +224,7 @@ def test_the_other_resize_of_dinov2_is_said(
     )
     assert alone.status == 0, alone.stderr
     (verdict,) = fidtool.verify("fd.json", "edm2")
-    assert {"network", "protocol"}.isdisjoint(verdict.named("no"))
+    assert {"network", "protocol"}.isdisjoint(verdict.names_with("no"))
 
 
 def test_dinov2_without_its_weights(

@@ -87,9 +87,9 @@ def test_changed_objects_are_detected_despite_s3fs_listings(
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
     assert len(remote.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
     files = remote.remote_files("s3://bucket/lists/a.txt", print)
-    assert files.changed() == []
+    assert files.find_changed() == []
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
-    assert files.changed() == ["s3://bucket/lists/a.txt"]
+    assert files.find_changed() == ["s3://bucket/lists/a.txt"]
     assert (remote.remote_files("s3://bucket/lists/a.txt", print).stamps != files.stamps).any()
 
 
@@ -102,14 +102,14 @@ def test_a_remote_folder_that_changes_during_the_run(
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert run.status == 0
     assert "changed while" not in str(run.json)
-    look = remote.RemoteFiles.changed
+    look = remote.RemoteFiles.find_changed
 
     def meanwhile(self: remote.RemoteFiles) -> list[str]:
         objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
         objects.delete_object(Bucket="bucket", Key="moving/003.png")
         return look(self)
 
-    monkeypatch.setattr(remote.RemoteFiles, "changed", meanwhile)
+    monkeypatch.setattr(remote.RemoteFiles, "find_changed", meanwhile)
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert "2 files of s3://bucket/moving changed while they were read" in str(run.json)
 

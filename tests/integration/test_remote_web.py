@@ -17,7 +17,7 @@ import pytest
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import DecodeOptions
 from fidtool.reading.frames import FrameReader
-from fidtool.reading.loader import load
+from fidtool.reading.loader import load_pieces
 from fidtool.sources import remote
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.system import download
@@ -122,7 +122,7 @@ def test_an_archive_is_downloaded_once(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy serves later runs; its size is said before. Servers need not support ranges."""
-    monkeypatch.setattr(remote, "SAID_BYTES", 1)
+    monkeypatch.setattr(remote, "MIN_REPORTED_BYTES", 1)
     web.faults["images.zip"], web.lasting = ["whole"], True
     arguments = [argument for argument in ARGUMENTS if argument != "--json"]
     first = here("compute", place / "real", f"{web.url}images.zip", *arguments)
@@ -251,7 +251,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     monkeypatch.setattr(remote, "REQUEST_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
-    files = remote.RemoteFiles(names.after(web.url), remote.np.zeros((1, 5), dtype=int))
+    files = remote.RemoteFiles(names.with_prefix(web.url), remote.np.zeros((1, 5), dtype=int))
     (answer,) = files.read(np.array([0]))
     assert isinstance(answer, remote.RunError)
     assert "after 5 attempts" in str(answer)
@@ -261,7 +261,7 @@ def test_images_are_in_order_and_few_are_requested_at_once(
     place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the server answers the first requests last."""
-    monkeypatch.setattr(remote, "AT_ONCE", 3)
+    monkeypatch.setattr(remote, "MAX_REQUESTS", 3)
     lock, together, pending, most = threading.Lock(), threading.Barrier(3), 0, 0
 
     def fault(self: HttpStore, name: str) -> None:
@@ -279,7 +279,7 @@ def test_images_are_in_order_and_few_are_requested_at_once(
 
     monkeypatch.setattr(HttpStore, "fault", fault)
     names = [f"images/{name}" for name in names_in(place / "images")]
-    files = remote.RemoteFiles(Names(names).after(web.url))
+    files = remote.RemoteFiles(Names(names).with_prefix(web.url))
     wanted = [5, 0, 3, 3, 9, 1, 7, 2, 8, 4]
     assert [*files.read(np.array(wanted))] == [
         (place / names[image]).read_bytes() for image in wanted
@@ -291,7 +291,7 @@ def test_a_late_image_does_not_keep_others_from_being_requested(
     place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is sent after all others have been requested, one at a time."""
-    monkeypatch.setattr(remote, "AT_ONCE", 2)
+    monkeypatch.setattr(remote, "MAX_REQUESTS", 2)
     names = [f"images/{name}" for name in names_in(place / "images")]
     lock, complete = threading.Lock(), threading.Event()
 
@@ -304,7 +304,7 @@ def test_a_late_image_does_not_keep_others_from_being_requested(
             complete.wait(60)
 
     monkeypatch.setattr(HttpStore, "fault", fault)
-    contents = remote.RemoteFiles(Names(names).after(web.url)).read(np.arange(len(names)))
+    contents = remote.RemoteFiles(Names(names).with_prefix(web.url)).read(np.arange(len(names)))
     assert next(contents) == (place / names[0]).read_bytes()
     assert complete.is_set()
     assert [*contents] == [(place / name).read_bytes() for name in names[1:]]
@@ -314,7 +314,7 @@ def test_decoding_workers_share_the_number_of_requests(
     place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if each frame is an image."""
-    monkeypatch.setattr(remote, "AT_ONCE", 4)
+    monkeypatch.setattr(remote, "MAX_REQUESTS", 4)
     lock, pending, most = threading.Lock(), 0, 0
 
     def fault(self: HttpStore, name: str) -> None:
@@ -328,13 +328,13 @@ def test_decoding_workers_share_the_number_of_requests(
 
     monkeypatch.setattr(HttpStore, "fault", fault)
     names = Names(f"images/{name}" for name in names_in(place / "images"))
-    files = remote.RemoteFiles(names.after(web.url))
+    files = remote.RemoteFiles(names.with_prefix(web.url))
     frames = FrameReader(files, np.array([(item, 0) for item in range(COUNT)]))
     for reader in (files, frames):
         images = ImageSet(web.url, "remote folder", names, web.url, reader, np.arange(COUNT))
         batches = [Batch(number, range(number * 11, number * 11 + 11)) for number in range(2)]
         assert (
-            sum(piece.count for piece in load(images, batches, DecodeOptions(), 2, PATIENCE))
+            sum(piece.count for piece in load_pieces(images, batches, DecodeOptions(), 2, PATIENCE))
             == COUNT
         )
     assert most <= 4
@@ -343,7 +343,7 @@ def test_decoding_workers_share_the_number_of_requests(
 def test_an_iterator_that_is_given_up_requests_no_more(
     web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "AT_ONCE", 2)
+    monkeypatch.setattr(remote, "MAX_REQUESTS", 2)
     before, asked = {*threading.enumerate()}, list[str]()
 
     def fault(self: HttpStore, name: str) -> None:
@@ -353,7 +353,7 @@ def test_an_iterator_that_is_given_up_requests_no_more(
 
     monkeypatch.setattr(HttpStore, "fault", fault)
     files = remote.RemoteFiles(
-        Names(["images/000.png"] * 2 + ["images/002.png"] * 20).after(web.url)
+        Names(["images/000.png"] * 2 + ["images/002.png"] * 20).with_prefix(web.url)
     )
     contents = files.read(np.arange(22))
     assert isinstance(next(contents), bytes)
@@ -374,7 +374,7 @@ def test_an_iterator_that_is_given_up_waits_for_no_request(
     monkeypatch.setattr(
         HttpStore, "fault", lambda self, name: None if "000" in name else silent.wait() and None
     )
-    files = remote.RemoteFiles(Names(["images/000.png", "images/001.png"]).after(web.url))
+    files = remote.RemoteFiles(Names(["images/000.png", "images/001.png"]).with_prefix(web.url))
     contents = files.read(np.arange(2))
     assert isinstance(next(contents), bytes)
     finalized = threading.Event()
@@ -404,10 +404,10 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
 import threading
 import numpy as np
 from fidtool.sources.remote import remote_files
-from fidtool.system.background import in_background
+from fidtool.system.background import start_in_background
 files = remote_files("{web.url}images.zip", print)
 files.read_bytes(0, 0, 10), list(files.read(np.array([0])))
-in_background(threading.Event().wait)
+start_in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
@@ -418,7 +418,7 @@ def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     def gone(self: remote.RemoteFiles) -> list[str]:
         raise remote.RunError("it does not answer")
 
-    monkeypatch.setattr(remote.RemoteFiles, "changed", gone)
+    monkeypatch.setattr(remote.RemoteFiles, "find_changed", gone)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.fid == expected
     assert "changed while it was read: it does not answer" in str(run.json)
@@ -453,7 +453,7 @@ def test_entries_of_a_remote_list_are_validated(
 def test_objects_beyond_the_limit_are_refused(
     here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MOST_BYTES", 400)
+    monkeypatch.setattr(remote, "MAX_BYTES", 400)
     run = here("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     assert run.status == 2
     assert "bytes; an image file may have at most" in run.error
@@ -469,7 +469,7 @@ def test_versions_of_many_objects_are_compared_up_to_the_last(
         return {"size": 1, "etag": url}
 
     monkeypatch.setattr(remote, "object_info", object_info)
-    names = Names(f"{number:04}.png" for number in range(1500)).after("s3://bucket/")
+    names = Names(f"{number:04}.png" for number in range(1500)).with_prefix("s3://bucket/")
     stamps = np.ones((1500, 5), dtype=np.int64)
-    assert len(remote.RemoteFiles(names, stamps).changed()) == len(asked) == 1024
+    assert len(remote.RemoteFiles(names, stamps).find_changed()) == len(asked) == 1024
     assert {"s3://bucket/0000.png", "s3://bucket/1499.png"} < asked

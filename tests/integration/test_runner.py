@@ -58,13 +58,13 @@ def test_tf32_switches_are_set_during_a_run(
     """
     monkeypatch.setattr("fidtool.run.context.check_tf32", lambda device: None)
     seen: list[tuple[bool, bool]] = []
-    run = Extractor.vectors
+    run = Extractor.forward_layers
 
     def noted(self: Extractor, inputs: Any) -> Any:
         seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
         return run(self, inputs)
 
-    monkeypatch.setattr(Extractor, "vectors", noted)
+    monkeypatch.setattr(Extractor, "forward_layers", noted)
     for precision, on in (("tf32", True), ("fp32", False)):
         seen.clear()
         fidtool.compute(*pair, extractor=TINY, cache=False, precision=precision)

@@ -127,7 +127,7 @@ def test_a_preset_wants_all_real_images(here: Run, place: Path, preset: str) -> 
         document["results"][0]["skipped"] = [
             {"set": str(place / "real"), "file": "a", "reason": "b"}
         ] * (COUNT - 20)
-        assert "images of REAL" in fidtool.verify(document, preset)[0].named("not known"), (
+        assert "images of REAL" in fidtool.verify(document, preset)[0].names_with("not known"), (
             "unreadable, not left out"
         )
 

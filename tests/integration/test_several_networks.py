@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.choice import layer_name, networks_of
+from fidtool.features.choice import layer_name, parse_networks
 from fidtool.features.passes import ForwardPasses
 from fidtool.names import shorten
 from fidtool.result.evaluation import read_evaluation
@@ -283,7 +283,7 @@ def test_metrics_of_all_are_omitted_for_each_network(here: Run, sets: tuple[Path
     ],
 )
 def test_values_are_parsed(value: object, expected: list[str]) -> None:
-    assert [*map(str, networks_of(value))] == expected
+    assert [*map(str, parse_networks(value))] == expected
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_check_for_changes_at_the_end(
 ) -> None:
     other = make_pictures(images.parent / "other", 6, 1)
     expected = here("compute", images, other, "--json", *OF_EACH)
-    monkeypatch.setattr(Files, "changed", silent)
+    monkeypatch.setattr(Files, "find_changed", silent)
     run = here("compute", images, other, "--json", *OF_EACH)
     assert run.fid == expected.fid
     assert "changed while it was read: images of" in str(run.json)

@@ -98,7 +98,7 @@ def test_damaged_and_different_weights_in_the_cache_are_replaced(
     empty_cache.joinpath("weights").mkdir(parents=True)
     weights.converted_path().write_bytes(bad)
     with pytest.raises(InputError, match="damaged"):
-        weights.verify(weights.converted_path())
+        weights.check_hash(weights.converted_path())
     news: list[str] = []
     assert digest(weights.load_weights(None, news.append).state) == sha256
     assert ["damaged" in line and str(weights.converted_path()) in line for line in news] == [True]
@@ -131,20 +131,20 @@ def test_the_official_file_has_the_same_network(
     hub.parent.mkdir(parents=True)
     hub.symlink_to(file)
     found = weights.load_weights(None, refuse, classifier=True)
-    assert (found.origin, found.classifier, digest(found.state)) == (
+    assert (found.origin, found.has_classifier, digest(found.state)) == (
         str(hub),
         True,
         converted_weights[1],
     )
     assert kept(empty_cache) == [CONVERTED]
-    assert weights.classifier_on_disk(None)
+    assert weights.has_local_classifier(None)
     # As torch-fidelity names it.
     theirs = hub.rename(hub.with_name(hub.name.replace("pt_", "weights-")))
     assert weights.hub_path() == theirs
     loaded = weights.load_weights(str(file), refuse)
     assert digest(loaded.state) == converted_weights[1]
     assert torch.equal(loaded.state["fc.weight"], state["fc.weight"])
-    assert "with the classifier" in weights.verify(file)
+    assert "with the classifier" in weights.check_hash(file)
 
 
 def test_another_file_in_torch_hubs_folder_is_passed_over(

@@ -88,7 +88,7 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     expected = [features(place / name, transform, embedding(model)) for name in ("real", "fake")]
     extractor = built("clip:fidtool-tiny", place / "tiny.pt")
     (images,) = batches(place / "real")
-    embeddings = extractor.features(images).double()
+    embeddings = extractor.extract(images).double()
     # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose
     # kernels round differently.
     torch.testing.assert_close(embeddings, expected[0], rtol=0, atol=2e-6)

@@ -65,7 +65,7 @@ def test_features_match_the_published_network(
     expected = [features(place / name, transform, network) for name in ("real", "fake")]
     extractor = built("dinov2:vits14", file)
     (images,) = batches(place / "real")
-    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
+    relative = (extractor.extract(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
         dim=1
     )
     assert relative.max() < 2e-5

@@ -215,7 +215,7 @@ def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str)
         14 if name == "convnext" else 16
     ]
     (images,) = batches(place / "real")
-    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
+    relative = (extractor.extract(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
         dim=1
     )
     assert relative.max() < 2e-5

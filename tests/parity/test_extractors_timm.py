@@ -11,8 +11,8 @@ from safetensors.torch import save_file  # a dependency of timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.errors import InputError
-from fidtool.features.choice import SHORT_NAMES, NetworkChoice, networks_of
-from fidtool.features.models.timm import fetch, preparation_of
+from fidtool.features.choice import SHORT_NAMES, NetworkChoice, parse_networks
+from fidtool.features.models.timm import fetch, make_preparation
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised, refused_extractor
 
@@ -151,13 +151,13 @@ def test_networks_of_papers(
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
 def test_short_names_are_published_networks(name: str) -> None:
-    (choice,) = networks_of(name.upper())
+    (choice,) = parse_networks(name.upper())
     assert str(choice) == name
     model, _, pool = choice.model.partition(":")
     with torch.device("meta"):  # without values, which would take gigabytes
         network = timm.create_model(model, num_classes=0)
     assert network.pretrained_cfg["hf_hub_id"] == f"timm/{model}"
-    preparation_of(model, resolve_model_data_config(network))
+    make_preparation(model, resolve_model_data_config(network))
     assert pool == "token" * (name == "dinov3")
     assert choice.made(f"timm:{model.partition('.')[0]}{':' * bool(pool)}{pool}")
     assert not choice.made("dinov2:vitl14")
@@ -222,7 +222,7 @@ def test_an_unsupported_transform_is_refused() -> None:
         "crop_pct": 1.0,
     }
     with pytest.raises(InputError, match="crop mode border; fidtool supports"):
-        preparation_of("any", config)
+        make_preparation("any", config)
 
 
 @pytest.mark.parametrize(

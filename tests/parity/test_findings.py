@@ -15,11 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
+from fidtool.diagnose.diagnosis import inspect_set, select_unusual
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.order import find_misplaced
 from fidtool.reading.decode import decode
-from fidtool.reading.records import ImageRecords, RecordArray, records_of, thumbnails
+from fidtool.reading.records import ImageRecords, RecordArray, make_records, thumbnails
 from support import degenerate
 from support.command_line import Run, messages
 from support.degenerate import compared
@@ -198,11 +198,11 @@ def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> No
         )
         inspected = inspect_set("set", one)
         assert inspected is not None
-        assert unusual_findings(inspected, inspect_set("other", other)) == []
+        assert select_unusual(inspected, inspect_set("other", other)) == []
     files = sorted((CONFORMANCE / folder).glob("*.[jp]*g"))[:60]
     photos = [np.asarray(Image.open(file).convert("RGB")) for file in files]
     few = [np.asarray(Image.fromarray(each).quantize(4).convert("RGB")) for each in photos]
-    quantised = records_of([decode(each) for each in map(encoded, few)])
+    quantised = make_records([decode(each) for each in map(encoded, few)])
     found = {each.code for each in pair_findings(named(sets), named(quantised), [])}
     assert not found & {"repeated pixels", "less detail"}
     plain = [np.where(in_disc(photo), photo * 0.85, 255).astype(np.uint8) for photo in photos]
@@ -210,7 +210,7 @@ def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> No
         np.asarray(Image.fromarray(each).filter(ImageFilter.GaussianBlur(1.5))) for each in plain
     ]
     sides = (
-        named(records_of([decode(each) for each in map(encoded, side)]))
+        named(make_records([decode(each) for each in map(encoded, side)]))
         for side in (plain, blurred)
     )
     assert "less detail" in {each.code for each in pair_findings(*sides, [])}, (
@@ -227,7 +227,7 @@ def records_in(folder: Path) -> RecordArray:
     files = sorted(folder.glob("*.[jp]*g"))
     if not files:
         pytest.skip("needs the conformance images")
-    return records_of([decode(file.read_bytes()) for file in files])
+    return make_records([decode(file.read_bytes()) for file in files])
 
 
 def named(records: RecordArray) -> ImageRecords:

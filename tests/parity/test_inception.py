@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fidtool.features.device import repeatable
+from fidtool.features.device import deterministic_mode
 from fidtool.features.models import inception
 from fidtool.features.models.inception import Inception, convolutions, load_weights
 from support.offline import needs_weights, network_inputs
@@ -63,10 +63,10 @@ def test_features_match_the_reference(
     reference itself.
     """
     rounded, exact = reference[dims]
-    with repeatable(), torch.inference_mode():
+    with deterministic_mode(), torch.inference_mode():
         network = Inception(state, dims)
         fused = network(images)
-        monkeypatch.setattr(inception, "packs", lambda _: False)
+        monkeypatch.setattr(inception, "has_packed_convolutions", lambda _: False)
         plain = network(images)
     assert distance(fused, plain) < CLOSE
     for features in (fused, plain):

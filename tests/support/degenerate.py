@@ -109,4 +109,4 @@ def make_sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
 
 
 def records_of(files: Sequence[bytes]) -> records.RecordArray:
-    return records.records_of([decode(data) for data in files])
+    return records.make_records([decode(data) for data in files])

@@ -153,7 +153,7 @@ def _log_what_is_added() -> None:
 
 
 if "WORTH_TELLING" in os.environ:
-    replace(run, "WORTH_TELLING_SECONDS", float(os.environ["WORTH_TELLING"]))
+    replace(run, "MIN_REPORTED_SECONDS", float(os.environ["WORTH_TELLING"]))
 if ADDED_LOG:
     _log_what_is_added()
 

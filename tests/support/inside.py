@@ -17,19 +17,19 @@ from fidtool.distances import error_bars as bars
 from fidtool.distances import extrapolation, frechet, inception_score, kernel, neighbors
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
-from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import device_of
+from fidtool.features.device import describe_device
 from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.reading.decode import DecodeOptions, decode
-from fidtool.sources.arrays import as_pixels
+from fidtool.sources.arrays import to_pixels
 from fidtool.sources.contents import ValueRange
-from fidtool.sources.image_set import Sampling, hashes_of
+from fidtool.sources.image_set import Sampling, hash_names
 from fidtool.sources.listing import open_images
 from fidtool.statistics.cache import cache_file
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Gaussian
-from fidtool.training.inputs import pixels_of
+from fidtool.training.inputs import check_images
 
 Features = NDArray[np.float32]
 STEP = 18
@@ -104,7 +104,7 @@ def fid_curve(real: Features, fake: Features) -> Any:
 
 def blocks() -> dict[str, Any]:
     """Return which images are left out together for error bars."""
-    parts = ["".join(str(int(block)) for block in row) for row in bars.members()]
+    parts = ["".join(str(int(block)) for block in row) for row in bars.block_members()]
     return {"blocks": bars.BLOCKS, "parts": parts}
 
 
@@ -129,8 +129,8 @@ def inception(
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
     choice = NetworkChoice(spec, protocol=protocol, **settings)
-    device = device_of(torch.device("cpu"), Launch())
-    return custom_extractor(choice, fetch_state(choice, print), device).definition
+    device = describe_device(torch.device("cpu"), Launch())
+    return build_extractor(choice, fetch_state(choice, print), device).definition
 
 
 # Sets of images and the cache.
@@ -143,7 +143,7 @@ class _Pictures:
     def identity(self) -> str:
         return self._identity
 
-    def state(self) -> str:
+    def hash_stamps(self) -> str:
         return self._state
 
 
@@ -175,11 +175,11 @@ def marks_of(
     held = replace(found, path=path)
     held.files.stamps = stamps(len(found))
     return {
-        "names": hashes_of([held.stored[number] for number in held.order]).hex(),
+        "names": hash_names([held.stored[number] for number in held.order]).hex(),
         "identity": held.identity(),
         "drawn": held.draw(Sampling(*drawn)).identity(),
-        "state": held.state(),
-        "marks": [int(mark) for mark in held.marks([[0, 1], [2]])],
+        "state": held.hash_stamps(),
+        "marks": [int(mark) for mark in held.hash_batches([[0, 1], [2]])],
     }
 
 
@@ -196,13 +196,13 @@ def bytes_of_floats(
     values: NDArray[Any], value_range: tuple[float, float], floor: bool = False
 ) -> tuple[NDArray[np.uint8], bool]:
     """Convert an image of floats to uint8; also return whether some values were out of range."""
-    found = as_pixels(values, ValueRange(*value_range, floor))
+    found = to_pixels(values, ValueRange(*value_range, floor))
     assert not isinstance(found, Exception)
     return found.values, found.clipped
 
 
 def trained_on(images: torch.Tensor, float_to_byte: str) -> torch.Tensor:
-    return pixels_of(images, True, torch.device("cpu"), float_to_byte)
+    return check_images(images, True, torch.device("cpu"), float_to_byte)
 
 
 def add_classifier(file: Path, weight: Features, bias: Features) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
-from fidtool.statistics.foreign import with_protocol
+from fidtool.statistics.foreign import add_definitions
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 Rows = NDArray[np.float32]
@@ -41,7 +41,7 @@ def of_inception(protocol: str, spatial: bool = True) -> Statistics:
     further = (
         {SPATIAL: LayerStatistics(np.zeros(SPATIAL_DIMS), np.eye(SPATIAL_DIMS))} if spatial else {}
     )
-    return with_protocol(replace(found, layers={**found.layers, **further}), protocol)
+    return add_definitions(replace(found, layers={**found.layers, **further}), protocol)
 
 
 def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import DecodeOptions, ImageProperties
-from fidtool.reading.loader import Piece, load
+from fidtool.reading.loader import Piece, load_pieces
 from fidtool.sources.image_set import ImageSet
 from support.processes import PATIENCE
 
@@ -51,7 +51,7 @@ def load_whole(
     """Returns all batches, each as one piece."""
     pieces: list[Piece] = []
     found = []
-    for piece in load(source, batches, options, workers, PATIENCE, lambda _: None):
+    for piece in load_pieces(source, batches, options, workers, PATIENCE, lambda _: None):
         pieces.append(piece)
         if piece.last:
             found.append(

@@ -15,9 +15,9 @@ from torch import nn
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.building import custom_extractor, fetch_state
+from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import device_of, repeatable
+from fidtool.features.device import describe_device, deterministic_mode
 from fidtool.features.extractor import Extractor
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -54,7 +54,7 @@ def features(
     folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]
 ) -> torch.Tensor:
     """Return the library's own features of the images: a float64 tensor of shape (n, D)."""
-    with repeatable(), torch.inference_mode():
+    with deterministic_mode(), torch.inference_mode():
         rows = [
             module(transform(Image.open(file).convert("RGB"))[None])
             for file in sorted(folder.iterdir())
@@ -70,9 +70,9 @@ def distance(first: torch.Tensor, second: torch.Tensor) -> float:
 def built(spec: str, weights: object = None) -> Extractor:
     """Build the network as every rank does."""
     choice = NetworkChoice(spec, None if weights is None else str(weights))
-    with repeatable():
-        return custom_extractor(
-            choice, fetch_state(choice, print), device_of(torch.device("cpu"), Launch())
+    with deterministic_mode():
+        return build_extractor(
+            choice, fetch_state(choice, print), describe_device(torch.device("cpu"), Launch())
         )
 
 

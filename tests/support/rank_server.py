@@ -116,7 +116,7 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
         ignore_silence_before(sign)
     # A rank that cannot join imports torch to report why, which can take long.
     if "FIDTOOL_TEST_PATIENT" in os.environ:
-        replace(command_line, "TELLING_SECONDS", 600.0)
+        replace(command_line, "REPORT_SECONDS", 600.0)
 
 
 def live_apart() -> None:
@@ -131,9 +131,11 @@ def ignore_silence_before(sign: str) -> None:
     """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has
     happened.
     """
-    detect = Watchdog.detect
+    detect = Watchdog.detect_failure
     replace(
-        Watchdog, "detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None
+        Watchdog,
+        "detect_failure",
+        lambda self, now: detect(self, now) if os.path.exists(sign) else None,
     )
 
 
@@ -248,7 +250,7 @@ def warm_up(modules: Sequence[str]) -> None:
     record.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
-    replace(rendezvous, "LONGEST_POLL_SECONDS", POLL_SECONDS)
+    replace(rendezvous, "MAX_POLL_SECONDS", POLL_SECONDS)
     replace(rendezvous, "RETRY_SECONDS", POLL_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""A plain implementation of `fidtool.reading.records.records_of`, one image at a time and without
+"""A plain implementation of `fidtool.reading.records.make_records`, one image at a time and without
 vectorised tricks.
 """
 

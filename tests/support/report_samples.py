@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fidtool.diagnose.diagnosis import Diagnosis, DuplicatesOfSets, Health
+from fidtool.diagnose.diagnosis import Diagnosis, DuplicatesBySet, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import ResultWarning
@@ -30,7 +30,7 @@ from fidtool.result.explanations import (
     Removal,
     Uncertainty,
 )
-from fidtool.result.values import Features, Value
+from fidtool.result.values import FeatureSource, Value
 from fidtool.settings.record import RunRecord
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
@@ -53,7 +53,7 @@ METRICS = {
 }
 
 
-def known_of(features: Features = Features(), *names: str) -> tuple[Value, ...]:  # noqa: B008 - it is frozen
+def known_of(features: FeatureSource = FeatureSource(), *names: str) -> tuple[Value, ...]:  # noqa: B008 - it is frozen
     """Return the values of the built-in metrics, or of some, for the features of a network."""
     numbers = [
         (kind.name, number)
@@ -68,8 +68,8 @@ def known_of(features: Features = Features(), *names: str) -> tuple[Value, ...]:
 
 
 KNOWN = known_of()
-DINO = Features("features", "dinov2", 1024, "dinov2")
-FURTHER = Features("dinov2", "dinov2", 1024, "dinov2")
+DINO = FeatureSource("features", "dinov2", 1024, "dinov2")
+FURTHER = FeatureSource("dinov2", "dinov2", 1024, "dinov2")
 """The features of DINOv2 as the first network of a run, and as a further one."""
 
 
@@ -208,7 +208,7 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
             for number, file in enumerate(files[:150])
         ),
         Diagnosis(
-            DuplicatesOfSets(duplicates(), duplicates(files[:8], 20)),
+            DuplicatesBySet(duplicates(), duplicates(files[:8], 20)),
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
             (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller", "pair")),
         ),

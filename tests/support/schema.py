@@ -28,7 +28,7 @@ from fidtool.result.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.result.values import Features, Value
+from fidtool.result.values import FeatureSource, Value
 from fidtool.settings.record import RunRecord
 from fidtool.system.json_fields import NOT_IN_JSON
 
@@ -37,7 +37,7 @@ DOCUMENTED: dict[str, type] = {
     "set": SetResult,
     "value": Value,
     "number": Number,
-    "features": Features,
+    "features": FeatureSource,
     "uncertainty": Uncertainty,
     "interval": Interval,
     "difference": Difference,
@@ -56,7 +56,7 @@ DOCUMENTED: dict[str, type] = {
 """The dataclasses that have a section of their own, by its name. Others are part of what they are
 in.
 """
-_NAMES = {"PassedOver": "passed_over"}
+_NAMES = {"IgnoredFiles": "passed_over"}
 _PLAIN: dict[Any, str] = {
     str: "string",
     int: "integer",

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances.error_bars import Estimate, difference, interval, members
+from fidtool.distances.error_bars import Estimate, block_members, difference, interval
 from fidtool.statistics.set_statistics import Gaussian
 
 Array = NDArray[np.float64]
@@ -56,7 +56,7 @@ def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, row
     accuracy.
     """
     blocks = torch.from_numpy(rows - middle).reshape(len(rows), 20, -1, len(middle))
-    which = torch.from_numpy(members().astype(np.float64))
+    which = torch.from_numpy(block_members().astype(np.float64))
     counts = blocks.shape[2] * which.sum(1)[:, None]
     mean = torch.einsum("pg,sgd->spd", which, blocks.sum(2)) / counts
     products = torch.einsum("pg,sgde->spde", which, blocks.mT @ blocks) / counts[..., None]

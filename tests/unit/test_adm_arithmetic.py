@@ -13,13 +13,13 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.errors import render
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
-from fidtool.settings.presets import with_preset
+from fidtool.settings.presets import apply_preset
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, mixture, normal
 
-SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 100}))
+SETTINGS = Settings(**apply_preset({"preset": "adm", "is_part_size": 100}))
 """With smaller parts, of which the last is shorter."""
 COUNT, DIMS, SPATIAL_DIMS, CLASSES = 330, 24, 17, 10
 WEIGHT = normal(CLASSES, DIMS, 9)
@@ -38,7 +38,7 @@ def computed(
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
     context = MetricContext(FeatureSettings(feature_step=18), lambda: classifier)
-    (metric,) = (each.metric for each in settings.chosen if each.metric.name == name)
+    (metric,) = (each.metric for each in settings.selected_metrics if each.metric.name == name)
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:
         warnings += map(str, context.warnings)
@@ -121,7 +121,7 @@ def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(
         np.float32
     )
     warnings: list[str] = []
-    settings = Settings(**with_preset({"preset": "adm", "is_part_size": part}))
+    settings = Settings(**apply_preset({"preset": "adm", "is_part_size": part}))
     computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
     found = [
         line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings

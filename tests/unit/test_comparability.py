@@ -14,7 +14,7 @@ from fidtool.features.protocol import INCEPTION, Definition, find_protocol, ince
 from fidtool.references.catalogue import REFERENCES
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
 from support.report_samples import bare, known_of
@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
             "edm2:img512",
             **OF_EDM2,
             layers={"dinov2": None, "spatial": None},
-            further=known_of(Features("dinov2", "dinov2", 1024, "dinov2"), "fid"),
+            further=known_of(FeatureSource("dinov2", "dinov2", 1024, "dinov2"), "fid"),
         ),
         {**EDM2, f"protocol of {DINOV2}": "not known"},
     ),

@@ -34,7 +34,7 @@ def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that keeps arriving does not extend the deadline."""
     monkeypatch.setattr(download, "DOWNLOAD_SECONDS", 0.0)
-    monkeypatch.setattr(download, "SLOWEST", 1e12)
+    monkeypatch.setattr(download, "MIN_BYTES_PER_SECOND", 1e12)
     with (
         server(bytes(100_000)) as (url, _),
         pytest.raises(DownloadError, match="it is incomplete after the deadline"),

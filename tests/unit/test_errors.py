@@ -14,13 +14,20 @@ import pytest
 
 from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.distributed.rendezvous import AbsentRanksError
-from fidtool.errors import FidtoolError, SettingPart, TooFewImagesError, option, renamed, render
+from fidtool.errors import (
+    FidtoolError,
+    SettingPart,
+    TooFewImagesError,
+    option,
+    rename_setting,
+    render,
+)
 from fidtool.metrics.kid import KID
 from fidtool.metrics.prdc import PRDC
 from fidtool.settings.settings import PYTHON, Settings
-from fidtool.validation import declared_settings
+from fidtool.validation import find_settings
 from support.places import ROOT
 
 SPELLINGS = [
@@ -48,7 +55,7 @@ def test_a_setting_is_named_as_users_pass_it(
     given: tuple[str, object], flag: str, argument: str
 ) -> None:
     assert render(option(*given)) == argument
-    assert render(f"pass {option(*given)} or x", as_flag) == f"pass {flag} or x"
+    assert render(f"pass {option(*given)} or x", format_flag) == f"pass {flag} or x"
 
 
 def test_what_only_looks_like_a_setting_does_no_harm() -> None:
@@ -58,7 +65,7 @@ def test_what_only_looks_like_a_setting_does_no_harm() -> None:
 def test_a_setting_can_have_another_name_in_the_errors_of_a_block() -> None:
     with (
         pytest.raises(InputError, match=r"^no file x \(from other\): pass other='y'$"),
-        renamed("weights", "other"),
+        rename_setting("weights", "other"),
     ):
         raise InputError(f"no file x (from {option('weights')}):", f"pass {option('weights', 'y')}")
 
@@ -67,7 +74,7 @@ def test_a_setting_of_a_metric_can_have_another_name_as_well() -> None:
     setting = KID.named("subset_size")
     with (
         pytest.raises(InputError, match=r"^size is 0: pass size=2$") as caught,
-        renamed(setting, "size"),
+        rename_setting(setting, "size"),
     ):
         raise InputError(f"{option(setting)} is 0:", f"pass {option(setting, 2)}", setting=setting)
     assert caught.value.setting == "size"
@@ -85,7 +92,7 @@ def test_every_setting_has_a_flag_that_click_accepts() -> None:
         flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts
     }
     assert {
-        as_flag(name) for name, each in declared_settings(Settings).items() if each.group != PYTHON
+        format_flag(name) for name, each in find_settings(Settings).items() if each.group != PYTHON
     } <= flags
 
 
@@ -208,7 +215,7 @@ def test_only_the_command_line_names_flags() -> None:
 
 def test_settings_named_in_messages_exist() -> None:
     known = {
-        *declared_settings(Settings),
+        *find_settings(Settings),
         "feature",
         "num_samples",
         "real",
@@ -247,7 +254,7 @@ def test_an_error_about_one_setting_names_it() -> None:
         with pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
-        assert render(refused.value.text, as_flag).split()[0] == as_flag(name)
+        assert render(refused.value.text, format_flag).split()[0] == format_flag(name)
 
 
 def test_the_setting_is_the_first_that_the_problem_names() -> None:

@@ -16,14 +16,14 @@ from fidtool.errors import InputError
 from fidtool.report.text import dumps
 from fidtool.result.changes import (
     append_history,
-    changes_of,
+    compare_results,
     difference_lines,
-    per_fake,
     read_history,
+    split_by_fake,
 )
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Interval, Uncertainty
-from fidtool.run.gates import baselines_of, missed_gates
+from fidtool.run.gates import check_gates, find_baselines
 from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.statistics.set_statistics import Gaussian
@@ -83,7 +83,7 @@ def test_an_interval_as_text() -> None:
     [(4.0, "worse"), (-4.0, "better"), (2.0, "cannot be distinguished"), (None, "cannot tell")],
 )
 def test_verdicts(value: float | None, verdict: str) -> None:
-    (change,) = changes_of(barred(10.0), barred(None if value is None else 10 + value))
+    (change,) = compare_results(barred(10.0), barred(None if value is None else 10 + value))
     assert change.verdict == verdict
     if value is None:
         assert change.reason == "no error bars (too few images)"
@@ -128,7 +128,9 @@ def test_values_of_two_precisions_are_not_compared(role: str) -> None:
     before, (result,) = barred(10.0), barred(30.0).results
     of_role = getattr(result, role)
     other = replace(of_role, precision="bf16")
-    (change,) = changes_of(before, replace(before, results=(replace(result, **{role: other}),)))
+    (change,) = compare_results(
+        before, replace(before, results=(replace(result, **{role: other}),))
+    )
     assert change.verdict == "not comparable"
     assert change.reason == f"{role.upper()}.precision: - -> bf16"
 
@@ -145,7 +147,7 @@ def test_what_differs_besides_is_listed() -> None:
         host="x",
     )
     real = replace(after.results[0].real, formats={"PNG": 100})
-    (change,) = changes_of(
+    (change,) = compare_results(
         before, replace(after, run=run, results=(replace(after.results[0], real=real),))
     )
     assert change.besides == {
@@ -179,7 +181,7 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
     new = replace(
         before, results=(replace(result, real=replace(real, count=99, found=99, **fewer)),), run=run
     )
-    (change,) = changes_of(old, new)
+    (change,) = compare_results(old, new)
     assert change.reason == "REAL.count: 100 -> 99"
     assert difference_lines(change.besides) == [
         "settings.metrics: fid, kid -> fid",
@@ -209,7 +211,7 @@ def test_a_crop_says_that_pixels_differ() -> None:
     ):
         old, new = (replace(result.real, pixels=each) for each in "ab")
         results = (replace(result, real=replace(new, framing=framing)),)
-        (change,) = changes_of(
+        (change,) = compare_results(
             replace(before, results=(replace(result, real=old),)), replace(before, results=results)
         )
         assert difference_lines(change.besides) == lines
@@ -235,39 +237,40 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         "FAKE.framing",
     ]
     for after, word in zip(other, words, strict=True):
-        (change,) = changes_of(before, after)
+        (change,) = compare_results(before, after)
         assert (change.verdict, change.difference) == ("not comparable", None)
         assert word in change.reason
-    (change,) = changes_of(before, barred(20.0, "fake/", real="./real"))
+    (change,) = compare_results(before, barred(20.0, "fake/", real="./real"))
     assert change.verdict == "worse"
     seen, others = (replace(result.real, pixels=each * 32) for each in ("ab", "cd"))
     known, changed = (
         replace(before, results=(replace(result, real=each),)) for each in (seen, others)
     )
-    assert changes_of(before, known)[0].verdict == "worse", (
+    assert compare_results(before, known)[0].verdict == "worse", (
         "what is unknown without the diagnosis is no other REAL"
     )
-    assert changes_of(known, changed)[0].verdict == "not comparable"
+    assert compare_results(known, changed)[0].verdict == "not comparable"
     moved = replace(before, results=(replace(result, real=replace(seen, name="/data/real")),))
-    assert changes_of(known, moved)[0].verdict == "cannot be distinguished", (
+    assert compare_results(known, moved)[0].verdict == "cannot be distinguished", (
         "the same images at another path"
     )
-    assert changes_of(before, moved)[0].verdict == "not comparable", (
+    assert compare_results(before, moved)[0].verdict == "not comparable", (
         "it is unknown whether they are"
     )
 
 
 def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
     both, third = barred(10.0, "a", "b"), barred(10.0, "c")
-    changes = changes_of(both, barred(11.0, "b", "a", "d"))
+    changes = compare_results(both, barred(11.0, "b", "a", "d"))
     assert [(each.fake, each.metrics["fid"]) for each in changes] == [
         ("b", (13.3456, 12.3456)),
         ("a", (12.3456, 13.3456)),
         ("d", (None, 14.3456)),
     ]
-    assert [each.fake for each in changes_of(third, barred(11.0, "d"))] == ["c -> d"]
+    assert [each.fake for each in compare_results(third, barred(11.0, "d"))] == ["c -> d"]
     reasons = {
-        each.fake: (each.verdict, each.reason, each.besides) for each in changes_of(both, third)
+        each.fake: (each.verdict, each.reason, each.besides)
+        for each in compare_results(both, third)
     }
     assert reasons == {
         "a": ("cannot tell", "only result A has this FAKE", {("FAKE", "name"): ("a", None)}),
@@ -364,10 +367,10 @@ def missed(now: Evaluation, file: Path) -> list[str]:
     """Return the missed gates of a run, and the lines of the history that it cannot read."""
     settings = Settings(uncertainty=True, fail_worse_than=file)
     paths = [now.results[0].real.name, *(each.fake.name for each in now.results)]
-    baselines, unread = baselines_of(settings, paths, now.definition)
-    alone = zip(per_fake(now), baselines, strict=True)
+    baselines, unread = find_baselines(settings, paths, now.definition)
+    alone = zip(split_by_fake(now), baselines, strict=True)
     return [
-        *(line for each, baseline in alone for line in missed_gates(each, settings, baseline)),
+        *(line for each, baseline in alone for line in check_gates(each, settings, baseline)),
         *map(str, unread),
     ]
 
@@ -399,7 +402,7 @@ def test_the_gate_is_missed_if_worse_and_if_undecided(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_of_the_same_fake_or_the_only_one(tmp_path: Path) -> None:
-    two = per_fake(barred(10.0, "a")) + per_fake(barred(20.0, "b"))
+    two = split_by_fake(barred(10.0, "a")) + split_by_fake(barred(20.0, "b"))
     both = saved(
         replace(two[0], results=(two[0].results[0], two[1].results[0])), tmp_path / "two.json"
     )
@@ -437,21 +440,21 @@ def test_the_first_result_of_a_history_needs_no_baseline(tmp_path: Path) -> None
     file, other, now = tmp_path / "h.jsonl", tmp_path / "other.jsonl", barred(10.0, "a", "b")
     settings = Settings(uncertainty=True, fail_worse_than=file, history=tmp_path / "." / "h.jsonl")
     for _ in range(2):
-        baselines, (warning,) = baselines_of(settings, ["real", "a", "b"], now.definition)
+        baselines, (warning,) = find_baselines(settings, ["real", "a", "b"], now.definition)
         assert (baselines, str(warning)) == (
             (None, None),
             f"{file} has no baseline yet: this result becomes the first",
         )
         with pytest.raises(InputError):
-            baselines_of(replace(settings, history=other), ["real", "a", "b"], now.definition)
+            find_baselines(replace(settings, history=other), ["real", "a", "b"], now.definition)
         file.touch()
     append_history(gated(now), file)
     with pytest.raises(InputError, match=r"has no result of a .* that missed no gate"):
-        baselines_of(settings, ["real", "a", "b"], now.definition)
+        find_baselines(settings, ["real", "a", "b"], now.definition)
     append_history(now, file)
     with pytest.raises(InputError, match="has no result of c "):
-        baselines_of(settings, ["real", "c"], now.definition)
-    assert all(baselines_of(settings, ["real", "a", "b"], now.definition)[0])
+        find_baselines(settings, ["real", "c"], now.definition)
+    assert all(find_baselines(settings, ["real", "a", "b"], now.definition)[0])
 
 
 def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fidtool.errors import InputError, RunError
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import load
+from fidtool.reading.loader import load_pieces
 from fidtool.result.changes import read_history
 from fidtool.result.evaluation import read_evaluation
 from fidtool.sources.contents import Files
@@ -24,7 +24,7 @@ from fidtool.sources.listing import open_images
 from fidtool.sources.texts import read_texts
 from fidtool.statistics.file import read_statistics
 from fidtool.system import local_files
-from fidtool.system.local_files import in_time, open_regular, read_file
+from fidtool.system.local_files import open_regular, read_file, read_with_timeout
 from support.pictures import make_pictures
 
 
@@ -126,10 +126,10 @@ def test_storage_that_does_not_respond_ends_a_run_without_workers(
     monkeypatch.setattr(Files, "open", silent)
     problem = r"images of .*images.* could not be read within 0\.1 s \(timeout\): no response of the storage"
     with pytest.raises(RunError, match=problem):
-        list(load(images, [Batch(0, [0, 1, 2])], DecodeOptions(), patience=0.1))
+        list(load_pieces(images, [Batch(0, [0, 1, 2])], DecodeOptions(), patience=0.1))
 
 
 def test_the_message_names_the_file_that_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "labels.csv")
     with pytest.raises(RunError, match=r"labels.csv could not be read within 0.05 s"):
-        in_time("the sets", lambda: read_file(tmp_path / "labels.csv"), 0.05)
+        read_with_timeout("the sets", lambda: read_file(tmp_path / "labels.csv"), 0.05)

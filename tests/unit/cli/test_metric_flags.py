@@ -10,12 +10,12 @@ import pytest
 
 from fidtool import InputError, Metric, Number, Setting
 from fidtool.cli.options import Command
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.errors import render
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.settings.settings import ALL_SETTINGS, Settings
-from fidtool.validation import declared_settings
+from fidtool.validation import find_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,9 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(NAMES, "energy", Energy)
+    monkeypatch.setitem(ALL_SETTINGS, "energy_subset_size", find_settings(Energy)["subset_size"])
     monkeypatch.setitem(
-        ALL_SETTINGS, "energy_subset_size", declared_settings(Energy)["subset_size"]
-    )
-    monkeypatch.setitem(
-        METRIC_SETTINGS, "energy_subset_size", (Energy, declared_settings(Energy)["subset_size"])
+        METRIC_SETTINGS, "energy_subset_size", (Energy, find_settings(Energy)["subset_size"])
     )
 
     @click.command(cls=Command, settings=Settings)
@@ -49,7 +47,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         try:
             found: Settings = command.main(list(arguments), standalone_mode=False)
         except InputError as error:
-            raise InputError(render(error.text, as_flag)) from None
+            raise InputError(render(error.text, format_flag)) from None
         return found
 
     return run
@@ -57,7 +55,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
 
 def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]) -> None:
     def metric(*flags: str) -> Metric:
-        (asked,) = settings_of("--metrics", "energy", *flags).chosen
+        (asked,) = settings_of("--metrics", "energy", *flags).selected_metrics
         return asked.metric
 
     assert metric("--energy-subset-size", "3") == Energy(subset_size=3)

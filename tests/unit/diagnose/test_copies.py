@@ -11,8 +11,8 @@ from fidtool.diagnose.duplicates import (
     SharedCopies,
     find_copies,
     find_duplicates,
+    find_shared_copies,
     has_notable_copies,
-    shared_copies_of,
 )
 from fidtool.reading.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
 from support.degenerate import records_of, sample
@@ -92,10 +92,10 @@ class TestCopies:
                 ("other", (9, 8)),
             )
         )
-        assert shared_copies_of(real, fake) == SharedCopies(
+        assert find_shared_copies(real, fake) == SharedCopies(
             2, (("fake3", "real3"), ("fake0", "real0"))
         )
-        assert shared_copies_of(real, other) == SharedCopies(0, ())
+        assert find_shared_copies(real, other) == SharedCopies(0, ())
 
     def test_only_exact_duplicates_of_noise_are_found(self) -> None:
         """Near duplicates of noise are not searched for, because all thumbnails of noise are
@@ -165,14 +165,14 @@ def test_a_small_set_is_grouped_as_with_the_tree(
         thumbs = variants(count, kinds, noise, seed)
         compared = near_thumbs(thumbs)
         with monkeypatch.context() as patch:
-            patch.setattr(duplicates, "FEW", 0)
+            patch.setattr(duplicates, "MAX_ALL_PAIRS_IMAGES", 0)
             assert near_thumbs(thumbs) == compared
 
 
 @pytest.mark.parametrize("few", [0, 2000])
 def test_the_frames_of_a_film_are_one_group(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """Each is like the next, in whatever order, and the first and the last are not alike."""
-    monkeypatch.setattr(duplicates, "FEW", few)
+    monkeypatch.setattr(duplicates, "MAX_ALL_PAIRS_IMAGES", few)
     frames = np.zeros((800, 72), np.uint8)
     frames[:, ::2] = 200
     for number in range(1, len(frames)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose import duplicates
-from fidtool.diagnose.diagnosis import SetInspection, finding_warnings, findings_about
+from fidtool.diagnose.diagnosis import SetInspection, find_problems, warnings_from_findings
 from fidtool.diagnose.duplicates import (
     Duplicates,
     are_dependent,
@@ -78,7 +78,7 @@ def test_examples() -> None:
 
 def lines(images: int, exact: int = 0, near: int = 0) -> list[ResultWarning]:
     inspection = SetInspection("set", pictures(images), found(images, exact, near), [])
-    return finding_warnings(inspection, findings_about(inspection, None))
+    return warnings_from_findings(inspection, find_problems(inspection, None))
 
 
 def test_duplicates_in_a_set_that_is_not_compared() -> None:
@@ -118,10 +118,10 @@ def test_near_duplicates_of_noise_are_not_searched_for() -> None:
 def test_in_very_large_sets_near_duplicates_are_not_searched_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert duplicates.MOST == 500_000
-    monkeypatch.setattr(duplicates, "MOST", 9)
+    assert duplicates.MAX_NEAR_SEARCH_IMAGES == 500_000
+    monkeypatch.setattr(duplicates, "MAX_NEAR_SEARCH_IMAGES", 9)
     assert find_duplicates(pictures(9)).complete
     many = find_duplicates(pictures(10))
     assert not many.complete
-    (warning,) = finding_warnings(SetInspection("set", pictures(10), many, []), [])
+    (warning,) = warnings_from_findings(SetInspection("set", pictures(10), many, []), [])
     assert "only exact duplicates were searched for" in str(warning)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fidtool.diagnose.diagnosis import SetInspection, unusual_findings
+from fidtool.diagnose.diagnosis import SetInspection, select_unusual
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding, set_findings
 from fidtool.diagnose.measures import Measures
@@ -206,5 +206,5 @@ def test_unusual_findings() -> None:
     other = inspected(100, gray=5, pale=100)
     for count, unusual in ((20, ["pale"]), (21, ["gray", "pale"])):
         assert [
-            each.code for each in unusual_findings(inspected(200, gray=count, pale=1), other)
+            each.code for each in select_unusual(inspected(200, gray=count, pale=1), other)
         ] == unusual

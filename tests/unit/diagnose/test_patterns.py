@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fidtool.diagnose.duplicates import SameSeed, same_seed
+from fidtool.diagnose.duplicates import SameSeed, find_same_seed
 
 
 def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> SameSeed | None:
@@ -18,7 +18,7 @@ def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> SameS
     order = np.random.default_rng(0).permutation(len(numbers))
     shown = np.array(numbers)[order]
     places = {int(number): int(np.flatnonzero(shown == number)[0]) for number in shown}
-    return same_seed(
+    return find_same_seed(
         [named[place] for place in order], np.array([places[int(number)] for number in shown])
     )
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fidtool import frechet_distance
-from fidtool.distances.error_bars import Curve, difference, error_bars, fid_curve, interval, members
+from fidtool.distances.error_bars import (
+    Curve,
+    block_members,
+    difference,
+    error_bars,
+    fid_curve,
+    interval,
+)
 from fidtool.distances.exact import FeatureSettings
 from fidtool.result.explanations import Interval
 from fidtool.statistics.set_statistics import Gaussian
@@ -64,7 +71,7 @@ def slowly(real: Gaussian, fake: Features) -> Array:
     """Computes the FIDs of the parts from the rows, with blocks of different sizes."""
     ends = [len(fake) * block // 20 for block in range(21)]
     blocks = [fake[start:end].astype(np.float64) for start, end in itertools.pairwise(ends)]
-    parts = [np.concatenate(list(itertools.compress(blocks, part))) for part in members()]
+    parts = [np.concatenate(list(itertools.compress(blocks, part))) for part in block_members()]
     return np.array([frechet_distance(real.mu, real.sigma, x.mean(0), np.cov(x.T)) for x in parts])
 
 

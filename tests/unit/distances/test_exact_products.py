@@ -21,7 +21,7 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
-from fidtool.distances.parallel import using_threads
+from fidtool.distances.parallel import set_threads
 from support.feature_sets import Features, normal
 
 
@@ -95,7 +95,7 @@ def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:
     assert 2**49 < first.squares.max().item() < 2**51
     reordered = torch.randperm(2048, generator=torch.Generator().manual_seed(0))
     for threads in (1, 2):
-        with using_threads(threads):
+        with set_threads(threads):
             products = first.integers @ first.integers.T
             assert torch.equal(products.diagonal(), first.squares)
             turned = first.integers[:, reordered]

@@ -81,7 +81,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "distance_between", remembered)
     value, error = of_a_perfect_generator()
     assert abs(value) < 3 * error
-    monkeypatch.setattr(module, "SIGNIFICANT", np.inf)
+    monkeypatch.setattr(module, "SIGNIFICANT_ERRORS", np.inf)
     same, without = of_a_perfect_generator()
     assert same == value
     assert abs(value) > 3 * without

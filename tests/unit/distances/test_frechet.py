@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances.frechet import factor
+from fidtool.distances.frechet import factorize
 
 # Tolerances: at full rank, the error is about 1e-16 times the condition number of the covariances
 # (1e3 here), so that 1e-9 is generous, and far below the 1e-5 that is promised. A zero eigenvalue
@@ -127,7 +127,7 @@ def test_eigenvalues_are_not_used_if_squaring_lost_their_digits() -> None:
     sigma1 = (rotation * values) @ rotation.T
     sigma2 = (rotation * (values * (1 + 1e-4 * rng.rand(60)))) @ rotation.T
     sigma1, sigma2 = (sigma1 + sigma1.T) / 2, (sigma2 + sigma2.T) / 2
-    factors = [factor(torch.from_numpy(sigma), None, "any") for sigma in (sigma1, sigma2)]
+    factors = [factorize(torch.from_numpy(sigma), None, "any") for sigma in (sigma1, sigma2)]
     assert all(torch.equal(triangle, triangle.tril()) for triangle in factors), (
         "both are of full rank"
     )

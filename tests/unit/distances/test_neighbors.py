@@ -78,8 +78,8 @@ def test_blocks_and_threads_do_not_matter(ties: str, monkeypatch: pytest.MonkeyP
     real, fake = lattice(60, 3, 5), lattice(53, 3, 6)
     expected = brute_force(real, fake, 4, ties)
     for size, threads in ((3, 1), (7, 2), (1000, 1)):
-        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "MIN_BLOCK", size)
+        monkeypatch.setattr(neighbors, "MAX_BLOCK", size)
         monkeypatch.setattr(neighbors, "fair_threads", lambda world, threads=threads: threads)
         assert measured(real, fake, 4, ties) == expected
 
@@ -114,8 +114,8 @@ def cosine_distance(real: Features, fake: Features) -> float:
 def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of vectors on a lattice, many of which are 0 or parallel, in blocks of any size."""
     for size in (3, 1000):
-        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "MIN_BLOCK", size)
+        monkeypatch.setattr(neighbors, "MAX_BLOCK", size)
         for seed in range(8):
             real, fake = lattice(40, 3, seed), lattice(9, 3, seed + 50)
             distance = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18))
@@ -137,8 +137,8 @@ def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = np.sqrt(((some[:, None].astype(float) - real) ** 2).sum(2).min(1))
     results = []
     for size in (7, 64, 1000):
-        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "MIN_BLOCK", size)
+        monkeypatch.setattr(neighbors, "MAX_BLOCK", size)
         results.append(distances_to_nearest(real, some))
     assert results[0].dtype == np.float64
     assert results[0] == pytest.approx(expected, abs=1e-4)
@@ -180,8 +180,8 @@ def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
         [near, far, real[:10], np.rint(normal(60, 5, 2) * 1024).astype(np.float32) / 1024]
     )
     for size in (7, 1000):
-        monkeypatch.setattr(neighbors, "SMALLEST_PART", size)
-        monkeypatch.setattr(neighbors, "LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "MIN_BLOCK", size)
+        monkeypatch.setattr(neighbors, "MAX_BLOCK", size)
         for some, value in ((near, 0), (far, 100), (real, 0), (fake, authentic(real, fake))):
             assert neighbors.authpct(real, some, FeatureSettings(18)) == value
     assert 25 < value < 75

@@ -18,7 +18,7 @@ from fidtool.distances import error_bars as bars
 from fidtool.distances.error_bars import difference, error_bars, fewest_images, interval
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import covariance_factor
-from fidtool.distances.sampling_bias import corrected_distance, perfect_distance
+from fidtool.distances.sampling_bias import corrected_distance, expected_distance
 from fidtool.statistics.set_statistics import Gaussian
 from support.feature_sets import Features
 from support.simulations import generators
@@ -82,7 +82,7 @@ def test_a_perfect_generator(images: int) -> None:
     distances = [
         frechet_distance(real.mu, real.sigma, *fit(drawn(40, images, seed))) for seed in range(40)
     ]
-    assert perfect_distance(real, images) == pytest.approx(np.mean(distances), rel=0.07)
+    assert expected_distance(real, images) == pytest.approx(np.mean(distances), rel=0.07)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,13 @@ def test_two_samples_of_one_distribution(reals: int, fakes: int) -> None:
         for seed in range(40)
     ]
     distances = [frechet_distance(one.mu, one.sigma, other.mu, other.sigma) for one, other in pairs]
-    predicted = [perfect_distance(one, fakes) for one, _ in pairs[:8]]
+    predicted = [expected_distance(one, fakes) for one, _ in pairs[:8]]
     assert np.mean(predicted) == pytest.approx(np.mean(distances), rel=0.1)
-    half = [perfect_distance(fitted(drawn(40, 2 * reals, seed)), fakes, reals) for seed in range(8)]
+    half = [
+        expected_distance(fitted(drawn(40, 2 * reals, seed)), fakes, reals) for seed in range(8)
+    ]
     assert np.mean(half) == pytest.approx(np.mean(distances), rel=0.1)
-    taken_as_true = perfect_distance(replace(pairs[0][0], count=None), fakes)
+    taken_as_true = expected_distance(replace(pairs[0][0], count=None), fakes)
     assert taken_as_true < 0.7 * np.mean(distances) or reals > 5 * fakes
 
 
@@ -115,13 +117,13 @@ def test_features_without_spread() -> None:
     assert corrected_distance(real, covariance_factor(real), fitted(rows)) == pytest.approx(
         0.75 + 1.11
     )
-    assert perfect_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
+    assert expected_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array]:
     """Return the function that error bars of few images come from, for any number."""
-    monkeypatch.setattr(bars, "MANY", 1000)
+    monkeypatch.setattr(bars, "MIN_FULL_RANK_PER_DIM", 1000)
     return lambda real, fake: error_bars(real, fake, FeatureSettings(18))[0]
 
 

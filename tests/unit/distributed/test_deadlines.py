@@ -43,8 +43,8 @@ def test_a_silent_store_is_lost_on_every_rank(rank: int, monkeypatch: pytest.Mon
     guard = Watchdog(rank, 2, peer_timeout=1.0, timeout=10.0)
     guard.attach(SilentStore())  # type: ignore[arg-type]
     guard.start([Process("here", 1), Process("there", 2)])
-    assert guard.detect(time.monotonic()) is None
-    failure = guard.detect(time.monotonic() + 5.0)
+    assert guard.detect_failure(time.monotonic()) is None
+    failure = guard.detect_failure(time.monotonic() + 5.0)
     assert failure is not None
     assert (failure.rank, failure.lost) == (0, True)
     assert "rank 0 (process 1 on here) sent no heartbeat for 1 s" in str(failure.error)

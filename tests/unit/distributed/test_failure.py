@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch.distributed as dist
 
-from fidtool.cli.output import as_flag
+from fidtool.cli.output import format_flag
 from fidtool.distributed import signals
 from fidtool.distributed.watchdog import Failure
 from fidtool.errors import (
@@ -62,7 +62,7 @@ def test_the_first_failure_is_that_of_the_run() -> None:
 
 def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_written() -> None:
     found = read_by_another_rank(InputError("no", f"pass {option('num', 3)}", setting="num"))
-    assert (str(found), render(found.text, as_flag)) == ("no; pass num=3", "no; pass --num 3")
+    assert (str(found), render(found.text, format_flag)) == ("no; pass num=3", "no; pass --num 3")
     assert found.setting == "num"
 
 

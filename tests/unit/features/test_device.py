@@ -9,7 +9,7 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError
-from fidtool.features.device import choose_device, repeatable
+from fidtool.features.device import choose_device, deterministic_mode
 
 
 def test_settings_are_restored_after_an_error() -> None:
@@ -17,7 +17,7 @@ def test_settings_are_restored_after_an_error() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with contextlib.suppress(ValueError), repeatable():
+        with contextlib.suppress(ValueError), deterministic_mode():
             assert not torch.backends.cudnn.benchmark
             assert torch.get_num_threads() == 1
             raise ValueError
@@ -32,7 +32,7 @@ def test_settings_are_restored_after_an_error() -> None:
 def test_the_programs_code_runs_in_its_own_grad_mode(grad: bool) -> None:
     """Also when torch's settings are suspended during a run."""
     with torch.set_grad_enabled(grad):
-        with repeatable() as settings, settings.paused():
+        with deterministic_mode() as settings, settings.suspend():
             assert torch.is_grad_enabled() == grad
         assert torch.is_grad_enabled() == grad
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.building import custom_extractor
-from fidtool.features.choice import networks_of
-from fidtool.features.device import device_of
+from fidtool.features.building import build_extractor
+from fidtool.features.choice import parse_networks
+from fidtool.features.device import describe_device
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 
@@ -33,12 +33,12 @@ def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
     images = [
         torch.from_numpy(np.array(Image.open(file))) for file in sorted((place / "real").iterdir())
     ]
-    first = extractor.features(images)
+    first = extractor.extract(images)
     found: list[torch.Tensor] = []
 
     def work() -> None:
         torch.set_num_threads(1)
-        found.extend(extractor.features(images) for _ in range(5))
+        found.extend(extractor.extract(images) for _ in range(5))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -60,7 +60,7 @@ def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> No
     picture = torch.from_numpy(np.array(Image.open(place / "real" / "00000.png")))
     images = (picture.permute(2, 0, 1)[None].float() / 255).requires_grad_()
     output = extractor(images)
-    measured = built("timm:test_resnet", place / "weights.pth").features([picture])
+    measured = built("timm:test_resnet", place / "weights.pth").extract([picture])
     # The other pass uses channels-last memory and this one does not, so float32 convolutions round
     # differently.
     torch.testing.assert_close(output.detach(), measured, rtol=1e-4, atol=1e-5)
@@ -86,11 +86,11 @@ class Reusing(torch.nn.Module):
 
 
 def test_features_do_not_change_with_the_next_batch() -> None:
-    cpu = device_of(torch.device("cpu"), Launch())
+    cpu = describe_device(torch.device("cpu"), Launch())
     network = fidtool.Network(Reusing(), input_size=4)
-    extractor = custom_extractor(networks_of(network)[0], None, cpu)
-    first = extractor.features([torch.full((4, 4, 3), 200, dtype=torch.uint8)])
-    extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
+    extractor = build_extractor(parse_networks(network)[0], None, cpu)
+    first = extractor.extract([torch.full((4, 4, 3), 200, dtype=torch.uint8)])
+    extractor.extract([torch.zeros(4, 4, 3, dtype=torch.uint8)])
     assert first.min() > 0
 
 
@@ -100,11 +100,11 @@ def test_a_gpu_without_memory_for_resizing_names_the_remedy(
     def refuse(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    cpu = device_of(torch.device("cpu"), Launch())
+    cpu = describe_device(torch.device("cpu"), Launch())
     network = fidtool.Network(torch.nn.AvgPool2d(4), input_size=4)
-    extractor = custom_extractor(networks_of(network)[0], None, cpu)
-    monkeypatch.setattr("fidtool.features.extractor.network_input", refuse)
+    extractor = build_extractor(parse_networks(network)[0], None, cpu)
+    monkeypatch.setattr("fidtool.features.extractor.prepare_images", refuse)
     with pytest.raises(
         fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"
     ):
-        extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
+        extractor.extract([torch.zeros(4, 4, 3, dtype=torch.uint8)])

@@ -25,10 +25,10 @@ class Network:
         self.may_run.set()
         self.computed: list[int] = []
 
-    def inputs(self, images: torch.Tensor) -> torch.Tensor:
+    def preprocess(self, images: torch.Tensor) -> torch.Tensor:
         return images.float()
 
-    def vectors(self, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward_layers(self, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         assert self.may_run.wait(PATIENCE)
         values = torch.cat(inputs).sum(dim=(1, 2))
         self.computed += values[:, 0].int().tolist()
@@ -102,10 +102,10 @@ def test_finish_does_not_wait_for_passes_that_are_to_stop() -> None:
 
 def test_a_failure_names_its_batch_and_cancels_the_others() -> None:
     class Failing(Network):
-        def vectors(self, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        def forward_layers(self, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
             if torch.cat(inputs).max() == 2:
                 raise RunError("on purpose")
-            return super().vectors(inputs)
+            return super().forward_layers(inputs)
 
     network = Failing()
     passes = passes_of(network, 1, name=lambda batch: "+".join(str(number) for number, _ in batch))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.models.inception import BasicConv2d, Inception3
 
-from fidtool.features.device import repeatable
+from fidtool.features.device import deterministic_mode
 from fidtool.features.models import inception
 from fidtool.features.models.inception import Convolution, Inception, convolutions, load_weights
 from support.offline import needs_weights, network_inputs
@@ -45,13 +45,13 @@ def test_bits_do_not_depend_on_the_batch(
     state: dict[str, torch.Tensor], images: torch.Tensor
 ) -> None:
     """Weights that oneDNN has packed for one batch size give the same bits for other sizes."""
-    if not inception.packs(torch.float32):
+    if not inception.has_packed_convolutions(torch.float32):
         pytest.skip(
             "torch's own convolutions, which run on this processor, only guarantee this for "
             "equal batches"
         )
     network = Inception(state)
-    with repeatable(), torch.inference_mode():
+    with deterministic_mode(), torch.inference_mode():
         whole = network(images)
         for part in (slice(0, 1), slice(1, 3), slice(2, 5)):
             assert torch.equal(network(images[part]), whole[part])
@@ -61,7 +61,7 @@ def test_bits_do_not_depend_on_the_batch(
 def test_spatial_features_do_not_change_the_main_features(
     state: dict[str, torch.Tensor], images: torch.Tensor
 ) -> None:
-    with repeatable(), torch.inference_mode():
+    with deterministic_mode(), torch.inference_mode():
         features, spatial = Inception(state, 768, spatial=True)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
     assert spatial.shape == (3, 2023)
@@ -72,13 +72,13 @@ def test_operators_with_different_results_are_not_used(monkeypatch: pytest.Monke
     """They are not part of torch's stable interface. If a version computes something else, torch's
     own are used.
     """
-    if not inception.packs(torch.float32):
+    if not inception.has_packed_convolutions(torch.float32):
         pytest.skip("the operators are not used on this machine")
-    original = inception.packed_convolution
+    original = inception.run_packed_convolution
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):
-            monkeypatch.setattr(inception, "packed_convolution", change)
-            inception.packs.cache_clear()
-            assert not inception.packs(torch.float32)
+            monkeypatch.setattr(inception, "run_packed_convolution", change)
+            inception.has_packed_convolutions.cache_clear()
+            assert not inception.has_packed_convolutions(torch.float32)
     finally:
-        inception.packs.cache_clear()
+        inception.has_packed_convolutions.cache_clear()

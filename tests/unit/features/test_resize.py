@@ -18,7 +18,7 @@ from torchvision.transforms.functional import to_tensor
 
 from fidtool.features import resize as resizing
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.features.resize import Preparation, Resize, network_input, pillow_resize, resize
+from fidtool.features.resize import Preparation, Resize, pillow_resize, prepare_images, resize
 from support.preparations import FILTERS, widths_first
 
 METHODS: tuple[Resize, ...] = get_args(Resize)
@@ -85,7 +85,7 @@ def test_bilinear_equals_torchs_on_values_from_0_to_1(height: int, width: int) -
     )
     protocol = PROTOCOLS["pytorch-fid"]
     offset, scale = torch.tensor(protocol.offset), torch.tensor(protocol.scale)
-    entered = network_input([pixels[0]], 299, Preparation(protocol.resize), offset, scale)
+    entered = prepare_images([pixels[0]], 299, Preparation(protocol.resize), offset, scale)
     torch.testing.assert_close(entered, 2 * theirs - 1, rtol=0, atol=6e-7)  # twice the range
 
 
@@ -161,10 +161,10 @@ def test_processing_in_parts_changes_nothing(
     method: Resize, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels, plain = noise(61, 47, count=5), (torch.zeros(1), torch.ones(1))
-    whole = network_input(list(pixels), 40, Preparation(method), *plain)
+    whole = prepare_images(list(pixels), 40, Preparation(method), *plain)
     monkeypatch.setattr(resizing, "CPU_BYTES", 20000)
     assert torch.equal(resize(pixels, 40, Preparation(method)), whole)
-    assert torch.equal(network_input(list(pixels), 40, Preparation(method), *plain), whole)
+    assert torch.equal(prepare_images(list(pixels), 40, Preparation(method), *plain), whole)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -186,10 +186,10 @@ def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
     offset = torch.tensor([120.0, 110.0, 100.0]).view(1, 3, 1, 1)
     scale = torch.tensor([60.0, 61.0, 62.0]).view(1, 3, 1, 1)
     prepared = Preparation(method)
-    together = network_input(images, 99, prepared, offset, scale)
+    together = prepare_images(images, 99, prepared, offset, scale)
     assert (together.shape, together.dtype) == ((9, 3, 99, 99), torch.float32)
     assert together.is_contiguous(memory_format=torch.channels_last)
-    alone = torch.cat([network_input([image], 99, prepared, offset, scale) for image in images])
+    alone = torch.cat([prepare_images([image], 99, prepared, offset, scale) for image in images])
     assert torch.equal(together, alone)
     # Reference: resize, then normalise each channel separately.
     first = (resize(images[4][None], 99, prepared)[0] - offset[0]) / scale[0]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import device_of, repeatable
+from fidtool.features.device import describe_device, deterministic_mode
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import FEATURES
 from fidtool.features.resize import Preparation
@@ -19,14 +19,14 @@ from support.inside import inception
 def test_tf32_is_only_on_during_the_run() -> None:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
-    with repeatable(tf32=True):
+    with deterministic_mode(tf32=True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
         assert cudnn.deterministic
         assert not matmul.allow_bf16_reduced_precision_reduction, (
             "half-precision sums are accumulated in 32 bits"
         )
         assert not matmul.allow_fp16_reduced_precision_reduction
-        with repeatable():
+        with deterministic_mode():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
 
@@ -53,14 +53,14 @@ def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     standard = replace(inception("tensorflow"), dims=48)
-    cpu = device_of(torch.device("cpu"), Launch())
+    cpu = describe_device(torch.device("cpu"), Launch())
     seen = []
     for definition in (standard, replace(standard, extractor="another")):
         module = Watching()
         extractor = Extractor(
             module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu, precision
         )
-        extractor.vectors([torch.ones(2, 3, 4, 4)])
+        extractor.forward_layers([torch.ones(2, 3, 4, 4)])
         seen.append(module.seen)
     assert seen == [
         [half, half, None],

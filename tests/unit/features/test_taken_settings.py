@@ -11,7 +11,7 @@ from fidtool.errors import InputError
 from fidtool.features.choice import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import find_protocol, inception_definition
 from fidtool.run.opening import complete_settings
-from fidtool.run.plan import agree
+from fidtool.run.plan import check_agreement
 from fidtool.run.sets import REAL, SetPlan, set_needs
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
@@ -79,4 +79,4 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     with pytest.raises(
         InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"
     ):
-        agree(sets, settings, None)
+        check_agreement(sets, settings, None)

@@ -22,8 +22,8 @@ from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import FidtoolError, option
 from fidtool.reading.batches import Batch, cut_batches
 from fidtool.reading.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.reading.loader import Piece, load
-from fidtool.reading.records import ImageRecords, records_of
+from fidtool.reading.loader import Piece, load_pieces
+from fidtool.reading.records import ImageRecords, make_records
 from fidtool.sources.contents import Pixels
 from fidtool.sources.listing import list_folder
 from fidtool.validation import MAX_PIXELS
@@ -88,7 +88,7 @@ def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
         np.testing.assert_array_equal(image.pixels, photo(4)[..., :3])
     if not bands:
         assert image.properties.alpha == (case != "an opaque array")
-    records = records_of([image, decode(FILES["PNG"])])
+    records = make_records([image, decode(FILES["PNG"])])
     findings = property_findings(ImageRecords(records, ["a", "b"]))
     assert [
         f"(up to {bands} in all)" in finding.message
@@ -105,7 +105,7 @@ def test_a_band_can_look_like_transparency_in_some_images() -> None:
         (0, 1),
         (1, 0),
     ]
-    findings = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
+    findings = property_findings(ImageRecords(make_records(images), ["a", "b", "c"]))
     assert [(finding.code, finding.count) for finding in findings] == [("alpha", 1), ("bands", 2)]
     same = property_warnings(vars(ImageProperties.total(image.properties for image in images)))
     assert {finding.code: finding.message for finding in findings} == same
@@ -217,7 +217,7 @@ def test_workers_do_not_decide_how_settings_are_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 1)))
     options, batches = DecodeOptions(max_pixels=1), [Batch(0, [0])]
     with pytest.raises(FidtoolError) as caught:
-        list(load(source, batches, options, 1, PATIENCE))
+        list(load_pieces(source, batches, options, 1, PATIENCE))
     assert caught.value.stated.endswith(f"; {option('max_pixels')} raises it")
 
 

@@ -16,7 +16,7 @@ import fidtool
 from fidtool.errors import render
 from fidtool.reading.decode import DecodeError, DecodeOptions, decode
 from fidtool.settings.settings import Settings
-from fidtool.sources.arrays import as_pixels
+from fidtool.sources.arrays import to_pixels
 from fidtool.sources.contents import Pixels, ValueRange
 from fidtool.sources.listing import open_images
 from support.command_line import Run
@@ -51,7 +51,7 @@ FILES = {
 
 
 def wanted(values: np.ndarray, value_range: ValueRange | None) -> np.ndarray:
-    read = as_pixels(values if values.ndim == 3 else values[..., None], value_range)
+    read = to_pixels(values if values.ndim == 3 else values[..., None], value_range)
     assert isinstance(read, Pixels)
     return np.broadcast_to(read.values, (*values.shape[:2], 3))
 

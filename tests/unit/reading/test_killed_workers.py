@@ -28,7 +28,7 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.reading import loader, workers
 from fidtool.reading.batches import plan_batches
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import Piece, load
+from fidtool.reading.loader import Piece, load_pieces
 from fidtool.reading.workers import Allocate, Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listing import list_folder
@@ -66,7 +66,7 @@ def computed(work: Callable[[Any], Any], tasks: Iterable[Any], count: int) -> li
     started = Workers(alone(work), count, PATIENCE)
     try:
         sent = [started.send(task) for task in tasks]
-        return [started.result()[0] for _ in sent]
+        return [started.receive()[0] for _ in sent]
     finally:
         started.end()
 
@@ -78,7 +78,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 def delivered(images: ImageSet, count: int = 2) -> Generator[Piece, None, None]:
     batches = plan_batches(images, 1)
-    return load(images, batches, DecodeOptions(), count, PATIENCE)
+    return load_pieces(images, batches, DecodeOptions(), count, PATIENCE)
 
 
 def test_a_default_timeout_of_the_program() -> None:
@@ -131,7 +131,7 @@ def test_a_worker_that_is_killed_while_it_sends() -> None:
         started.send(1 << 24)
     wait_until(lambda: not multiprocessing.active_children(), "the workers do not die")
     with pytest.raises(RunError, match=DIED):
-        started.result()
+        started.receive()
     started.end()
 
 
@@ -156,7 +156,7 @@ def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patched:
         patched.setattr(process, "kill", lambda: None)
         with pytest.raises(RunError, match=FROZEN):
-            started.result()
+            started.receive()
     started.end()
 
 
@@ -171,7 +171,7 @@ def test_a_program_that_keeps_the_workers_ends() -> None:
         kept = Workers(lambda seconds, _: time.sleep(seconds), 2, 1e6)
         for seconds in (0.0, 0.0, 1e6, 1e6):
             kept.send(seconds)
-        kept.result()
+        kept.receive()
     """
     assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
 
@@ -194,7 +194,7 @@ def test_a_result_that_cannot_be_sent_ends_its_worker() -> None:
     started: Workers[int, Any] = Workers(alone(lambda _: lambda: None), 1, PATIENCE)
     started.send(0)
     with pytest.raises(RunError, match=r"^a decoding worker died \(process \d+: status 1\)"):
-        started.result()
+        started.receive()
     started.end()
 
 
@@ -228,7 +228,7 @@ def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_p
     for size in sizes:
         started.send(size)
     for size in sizes:
-        (first, own, second, spare), buffer = started.result()
+        (first, own, second, spare), buffer = started.receive()
         assert (first.shape, second.shape, spare.tolist()) == ((size,), (2 * size,), [5, 5])
         assert (first == 1).all()
         assert (second == 2).all()
@@ -248,7 +248,7 @@ def test_a_buffer_that_is_free_is_used_again() -> None:
     for number in range(40):
         started.send(((1 << 20) + 1000 * number, number))
     for number in range(40):
-        in_use.append(started.result())
+        in_use.append(started.receive())
         buffers.add(in_use[-1][1])
         assert in_use[-1][0].size == (1 << 20) + 1000 * number
         for array, _ in in_use:
@@ -259,7 +259,7 @@ def test_a_buffer_that_is_free_is_used_again() -> None:
     assert len(buffers) == 40, "all tasks were sent before"
     for number in range(40):
         started.send((1 << 20, number))
-        array, buffer = started.result()
+        array, buffer = started.receive()
         assert (array == number).all()
         assert buffer in buffers
         buffer.free()
@@ -292,7 +292,7 @@ def test_buffers_are_unmapped_at_the_end() -> None:
         started = Workers(filled, 1, PATIENCE)
         for number in range(4):
             started.send((1 << 21, number))
-        buffers = [started.result()[1] for _ in range(4)]
+        buffers = [started.receive()[1] for _ in range(4)]
         buffers[0].free()
         started.end()
         del started
@@ -309,12 +309,12 @@ def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) ->
     for size, kept in ((1 << 21, True), ((1 << 21) + 4096, False)):
         started = Workers(filled, 1, PATIENCE)
         started.send((size, 1))
-        array, buffer = started.result()
+        array, buffer = started.receive()
         assert array.all()
         buffer.free()
         assert array.any() == kept, "removed pages are zero"
         started.send((size, 1))
-        array, _ = started.result()
+        array, _ = started.receive()
         assert array.all(), "it is used again"
         started.end()
 
@@ -348,5 +348,5 @@ def test_a_cause_that_cannot_be_printed_does_not_end_the_worker() -> None:
     started: Workers[int, int] = Workers(fail_unprintably, 1, PATIENCE)
     started.send(0)
     with pytest.raises(RunError, match="what is wrong"):
-        started.result()
+        started.receive()
     started.end()

@@ -23,9 +23,9 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.reading import loader
 from fidtool.reading.batches import Batch, plan_batches
 from fidtool.reading.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.reading.loader import Piece, load
+from fidtool.reading.loader import Piece, load_pieces
 from fidtool.reading.workers import Workers
-from fidtool.run.extract import images_of
+from fidtool.run.extract import images_on_device
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listing import list_folder
@@ -83,13 +83,13 @@ def test_photos_of_12_megapixels_in_flight(
     if form == "folder":
         source = list_folder(str(make_pictures(tmp_path / "set", 24)))
         batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(3)]
-        loaded = load(source, batches, options, count, PATIENCE)
+        loaded = load_pieces(source, batches, options, count, PATIENCE)
     else:
         photos = (
             Batch(number, range(8 * number, 8 * number + 8), contents=[("", b"photo")] * 8)
             for number in range(3)
         )
-        loaded = load(None, photos, options, count, PATIENCE)
+        loaded = load_pieces(None, photos, options, count, PATIENCE)
     for batch in loaded:
         use(batch)
     assert images == 24
@@ -150,9 +150,9 @@ def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> 
     on one by one.
     """
     found: list[int] = []
-    for piece in load(source, batches, DecodeOptions(), workers, PATIENCE):
+    for piece in load_pieces(source, batches, DecodeOptions(), workers, PATIENCE):
         assert len(piece.sizes) == 1 or piece.sizes[0] != (8, 8)
-        found.extend(int(image[0, 0, 0]) for image in images_of(piece, torch.device("cpu")))
+        found.extend(int(image[0, 0, 0]) for image in images_on_device(piece, torch.device("cpu")))
         piece.free()
         if piece.last:
             assert len(found) == sum(
@@ -203,7 +203,7 @@ def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
 
     source = Images(Dataset(), name="real").image_set(None)
     with pytest.raises(FidtoolError, match=r": return tensors on the CPU, or pass num_workers=0$"):
-        list(load(source, [Batch(0, range(1))], DecodeOptions(), 1, PATIENCE))
+        list(load_pieces(source, [Batch(0, range(1))], DecodeOptions(), 1, PATIENCE))
     (here,) = load_whole(source, [Batch(0, range(2))], DecodeOptions(), 0)
     assert here.count == 2
 
@@ -281,7 +281,7 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     poisoned: Workers[int, int] = Workers(lambda *_: torch.cuda.current_device(), 1, PATIENCE)
     poisoned.send(0)
     with pytest.raises(RunError, match="forked"):
-        poisoned.result()
+        poisoned.receive()
     poisoned.end()
 
 
@@ -298,7 +298,7 @@ def test_the_first_of_two_problems_is_reported(workers: int) -> None:
         raise ValueError("later")
 
     for then_bad, error in ((True, FidtoolError), (False, ValueError)):
-        loaded = load(None, batches(then_bad), DecodeOptions(), workers, PATIENCE)
+        loaded = load_pieces(None, batches(then_bad), DecodeOptions(), workers, PATIENCE)
         assert next(loaded).count == 1
         with pytest.raises(error):
             next(loaded)
@@ -331,4 +331,4 @@ def test_a_path_that_cannot_be_read_is_named() -> None:
     source = Images(["no/such.png"], name="fake").image_set(None)
     message = r"^cannot read fake\[0\]: No such file or directory: 'no/such.png'; fix the file, or pass on_error='skip'$"
     with pytest.raises(FidtoolError, match=message):
-        list(load(source, [Batch(0, [0])], DecodeOptions()))
+        list(load_pieces(source, [Batch(0, [0])], DecodeOptions()))

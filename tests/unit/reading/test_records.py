@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fidtool.reading import records
 from fidtool.reading.decode import DecodedImage, ImageProperties
-from fidtool.reading.records import RECORD, is_detailed, records_of
+from fidtool.reading.records import RECORD, is_detailed, make_records
 from support.record_reference import reference_record
 
 KINDS = ("noise", "gray", "flat", "black", "few values", "smooth", "dark", "ramp")
@@ -41,7 +41,7 @@ def random_image(height: int, width: int, rng: np.random.Generator) -> DecodedIm
 
 def assert_like_the_reference(images: list[DecodedImage]) -> None:
     expected = np.concatenate([reference_record(image) for image in images])
-    found = records_of(images)
+    found = make_records(images)
     assert found.dtype == RECORD
     for name in RECORD.names or ():
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
@@ -87,9 +87,9 @@ def test_detail_is_measured_of_some_images() -> None:
     """All else is recorded of each image."""
     rng = np.random.default_rng(6)
     images = [random_image(20, 20 + number % 2, rng) for number in range(8)]
-    expected = records_of(images)
+    expected = make_records(images)
     measured = [1, 3, 4, 6]
-    found = records_of(images, [number in measured for number in range(8)])
+    found = make_records(images, [number in measured for number in range(8)])
     assert found[measured].tobytes() == expected[measured].tobytes()
     detail = ["lowest", "highest", "bands", "repeats"]
     others = [name for name in RECORD.names or () if name not in detail]
@@ -102,6 +102,6 @@ def test_stripes_that_the_sample_does_not_see(recwarn: pytest.WarningsRecorder) 
     """All sampled values are equal, and their neighbours are not."""
     pixels = np.zeros((128, 128, 3), np.uint8)
     pixels[:, 1::2] = 255
-    (record,) = records.records_of([DecodedImage(pixels, ImageProperties(), "PNG", "RGB", 0)])
+    (record,) = records.make_records([DecodedImage(pixels, ImageProperties(), "PNG", "RGB", 0)])
     assert record["roughness"] == 0
     assert not recwarn.list

@@ -19,11 +19,11 @@ from markdown_it import MarkdownIt
 
 from fidtool.errors import InputError, ResultWarning
 from fidtool.metrics.metric import Number
-from fidtool.names import legible
-from fidtool.report.tables import doubts_about, lines_in, select_columns
+from fidtool.names import escape_text
+from fidtool.report.tables import find_incomparable, format_lines, select_columns
 from fidtool.result.evaluation import Evaluation, SetResult
 from fidtool.result.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
-from fidtool.result.values import Features, Value
+from fidtool.result.values import FeatureSource, Value
 from support.report_samples import DINO, KNOWN, bare, known_of
 
 NAMES = [
@@ -80,11 +80,11 @@ def visible(evaluation: Evaluation) -> list[str]:
     """Return the names of FAKEs as text: legible, without the address of a server if all share
     it.
     """
-    return [legible(result.fake.name) for result in evaluation.results]
+    return [escape_text(result.fake.name) for result in evaluation.results]
 
 
 def test_csv_has_all_digits(evaluation: Evaluation) -> None:
-    rows = list(csv.DictReader(lines_in("csv", {"": evaluation})))
+    rows = list(csv.DictReader(format_lines("csv", {"": evaluation})))
     assert [row["fake"] for row in rows] == visible(evaluation)
     for row, result in zip(rows, evaluation.results, strict=True):
         assert {key: float(row[key]) for key in result.metrics} == result.metrics
@@ -105,7 +105,7 @@ def test_no_cell_is_a_formula() -> None:
     """A spreadsheet would compute it. The path is that of the same folder."""
     names = ["=cmd()", "@a", "-b", "+c", "d=1"]
     rows = csv.DictReader(
-        lines_in("csv", {"=x.json": replace(evaluation_of(names), differences=())})
+        format_lines("csv", {"=x.json": replace(evaluation_of(names), differences=())})
     )
     assert [(row["fake"], row["file"]) for row in rows] == [
         (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
@@ -116,7 +116,7 @@ def test_a_class_called_mean_has_its_own_column() -> None:
     plain = bare("fake")
     classes = Classes("class", (ClassResult("mean", 9, 9, {"fid": 3.0}),), {"fid": 5.0}, {})
     named = replace(plain, results=(replace(plain.results[0], classes=classes),))
-    (row,) = csv.DictReader(lines_in("csv", {"": named}))
+    (row,) = csv.DictReader(format_lines("csv", {"": named}))
     assert (row["classes.mean.fid"], row["class.mean.fid"]) == ("5.0", "3.0")
 
 
@@ -144,7 +144,7 @@ def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:
 
 
 def test_markdown_is_rendered(evaluation: Evaluation) -> None:
-    text = "\n".join(lines_in("markdown", {"": evaluation}))
+    text = "\n".join(format_lines("markdown", {"": evaluation}))
     cells, bold = cells_of(text)
     heading, *rows = cells
     assert heading == [
@@ -194,7 +194,7 @@ def read_latex(cell: str) -> str:
 
 
 def test_latex_is_escaped(evaluation: Evaluation) -> None:
-    lines = lines_in("latex", {"": evaluation})
+    lines = format_lines("latex", {"": evaluation})
     rows = [line.strip().removesuffix(r" \\") for line in lines if line.endswith(r" \\")]
     cells = [re.split(r"(?<!\\) & ", row) for row in rows]
     assert {len(row) for row in cells} == {6}
@@ -221,10 +221,10 @@ def test_latex_compiles(tmp_path: Path) -> None:
         pytest.skip("needs pdflatex")
     parts = []
     for number in (1, 3, 20):
-        parts += lines_in("latex", {"": evaluation_of(NAMES[:number])})
+        parts += format_lines("latex", {"": evaluation_of(NAMES[:number])})
     letters = "".join(map(chr, [*range(0x20, 0x7F), *range(0xA0, 0x180), 0x2026, 0x221E, 0xD7]))
     named = [letters[start : start + 20] for start in range(0, len(letters), 20)]
-    parts += lines_in("latex", {"": evaluation_of(named)})
+    parts += format_lines("latex", {"": evaluation_of(named)})
     head = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
     (tmp_path / "paper.tex").write_text("\n".join([*head, *parts, r"\end{document}", ""]), "utf-8")
     command = [program, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
@@ -236,8 +236,8 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_lines_and_json_are_those_of_the_run() -> None:
     evaluation = evaluation_of(NAMES[:1])
-    assert lines_in("lines", {"": evaluation})[0] == "FID: 10.1235"
-    (text,) = lines_in("json", {"": evaluation})
+    assert format_lines("lines", {"": evaluation})[0] == "FID: 10.1235"
+    (text,) = format_lines("json", {"": evaluation})
     assert json.loads(text) == evaluation.to_dict()
 
 
@@ -245,26 +245,26 @@ def test_alerts_of_high_severity_are_in_tables_for_papers() -> None:
     evaluation = evaluation_of(NAMES[:1])
     alerts = (ResultWarning("plain", "it is_noise", "high"), ResultWarning("plain", "small"))
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], warnings=alerts),))
-    assert lines_in("markdown", {"": evaluation})[-1] == r"- warning: plain: it is\_noise"
-    assert "% warning: plain: it is_noise" in lines_in("latex", {"": evaluation})
-    assert "small" not in "".join(lines_in("markdown", {"": evaluation}))
+    assert format_lines("markdown", {"": evaluation})[-1] == r"- warning: plain: it is\_noise"
+    assert "% warning: plain: it is_noise" in format_lines("latex", {"": evaluation})
+    assert "small" not in "".join(format_lines("markdown", {"": evaluation}))
 
 
 # --- several results ------------------------------------------------------------------------------
 
 
 def text_of(saved: dict[str, Evaluation]) -> list[str]:
-    return lines_in("table", saved)
+    return format_lines("table", saved)
 
 
 def doubted_in(saved: dict[str, Evaluation]) -> list[str]:
-    return [value.title for value in doubts_about(saved)[0].values()]
+    return [value.title for value in find_incomparable(saved)[0].values()]
 
 
 def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
     """A value of which neither more nor less is better."""
     plain = bare("fake", "real")
-    (fid,) = known_of(Features(), "fid")
+    (fid,) = known_of(FeatureSource(), "fid")
     known = (replace(fid, number=replace(fid.number, better="")),)
     shown = replace(plain, results=tuple(replace(each, known=known) for each in plain.results))
     assert "never marked" in "".join(text_of({"": plain}))
@@ -276,11 +276,11 @@ def test_results_of_several_files_are_one_table() -> None:
         f"runs/{name}.json": replace(evaluation_of([name]), differences=())
         for name in ("a", "b", "c")
     }
-    assert doubts_about(saved) == ({}, [])
+    assert find_incomparable(saved) == ({}, [])
     heading, *rows = text_of(saved)
     assert heading.split()[:2] == ["FAKE", "FID"]
     assert [row.split()[0] for row in rows] == ["a", "b", "c"]
-    found = csv.DictReader(lines_in("csv", saved))
+    found = csv.DictReader(format_lines("csv", saved))
     assert [(row["file"], row["fake"]) for row in found] == [(file, file[5]) for file in saved]
 
 
@@ -304,7 +304,7 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
         "REAL.name: real -> photos (1.json -> 2.json); REAL.count: 100 -> 50 (1.json -> 2.json)"
     )
     said = f"Not comparable between all rows, so that none is marked: {doubts}."
-    assert (doubted_in(saved), doubts_about(saved)[1]) == (["FID", "KID", "Precision"], [said])
+    assert (doubted_in(saved), find_incomparable(saved)[1]) == (["FID", "KID", "Precision"], [said])
     lines = text_of(saved)
     assert [line.split()[:2] for line in lines[1:4]] == [
         ["FAKE", "REAL"],
@@ -314,14 +314,14 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     assert "*" not in "".join(lines)
     assert lines[0] == said
     for form in ("markdown", "latex"):
-        assert said.partition(" ->")[0] in "".join(lines_in(form, saved))
+        assert said.partition(" ->")[0] in "".join(format_lines(form, saved))
     unlike = {
         "2.json": replace(
             second, results=(replace(result, fake=replace(result.fake, precision="bf16")),)
         ),
         "3.json": replace(evaluation_of(["c"]), definitions={"features": None}),
     }
-    _, (said,) = doubts_about({"1.json": first, **unlike})
+    _, (said,) = find_incomparable({"1.json": first, **unlike})
     assert ": FAKE.precision: - -> bf16 (1.json -> 2.json); protocol.features: extractor" in said
     assert said.count(".json)") == 2
 
@@ -333,7 +333,7 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
         "2.json": replace(second, settings={"kid": {"subset_size": 50}, "prdc": {"nearest_k": 3}}),
     }
     said, *rows = text_of(saved)[:4]
-    assert (doubted_in(saved), doubts_about(saved)[1]) == (["KID"], [said])
+    assert (doubted_in(saved), find_incomparable(saved)[1]) == (["KID"], [said])
     assert said == (
         "Not comparable between all rows, so that none is marked in the columns of KID: "
         "settings.kid.subset_size: 100 -> 50 (1.json -> 2.json)."
@@ -385,7 +385,7 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     ):
         text_of({"1.json": first, "2.json": clean})
     with pytest.raises(InputError, match="make a table of each"):
-        lines_in("csv", {"1.json": first, "2.json": clean})
+        format_lines("csv", {"1.json": first, "2.json": clean})
     (result,) = second.results
     other = replace(
         clean,
@@ -397,7 +397,7 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     assert re.split(" {2,}", heading)[-1] == "95 % interval"
     assert "FD (dinov2)" in heading
     assert (one.split()[1], two.split()[1:]) == ("10.123", ["-", "-", "-", "3.50", "-", "-"])
-    caption = lines_in("markdown", {"1.json": first, "2.json": other})[1]
+    caption = format_lines("markdown", {"1.json": first, "2.json": other})[1]
     assert r"FID, KID, Precision: Inception, 2048 dimensions, protocol pytorch-fid." in caption
     assert "FD (dinov2): dinov2" in caption
 
@@ -432,7 +432,7 @@ def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
         heading, *lines = text_of(shown)
         assert re.split(" {2,}", heading) == ["FAKE", *found]
         assert any("is better than" in line for line in lines) == ("fid" in columns)
-        keys = lines_in("csv", shown)[0].split(",")
+        keys = format_lines("csv", shown)[0].split(",")
         assert "kid_std" in keys
         assert ("fid" in keys) == ("uncertainties.fid.corrected.low" in keys) == ("fid" in columns)
     for name, problem in (

@@ -12,11 +12,11 @@ import pytest
 
 from fidtool.features.protocol import Definition
 from fidtool.report.html import html_report
-from fidtool.report.tables import lines_in, rounded_text
-from fidtool.result.changes import changes_of
+from fidtool.report.tables import format_lines, rounded_text
+from fidtool.result.changes import compare_results
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Difference, Interval, NotComputed, Uncertainty
-from fidtool.result.values import Features, Value
+from fidtool.result.values import FeatureSource, Value
 from support.report_samples import DINO, KNOWN, bare, known_of
 
 WITHHELD = Uncertainty(None, None, "too few images", ())
@@ -29,7 +29,7 @@ def bar(value: float) -> Uncertainty:
 
 def further(network: str, dims: int = 1024) -> tuple[Value, ...]:
     """Return the distance of a further network of a run."""
-    return known_of(Features(network, network, dims, network), "fid")
+    return known_of(FeatureSource(network, network, dims, network), "fid")
 
 
 def evaluation_of(
@@ -80,7 +80,7 @@ def test_error_bars_of_a_network_that_another_file_lacks() -> None:
         not_computed=(NotComputed("kid (dinov2)", "KID (dinov2)", "too few images", True),),
     )
     for saved in ({"1.json": one, "2.json": other}, {"2.json": other, "1.json": one}):
-        lines = lines_in("table", saved)
+        lines = format_lines("table", saved)
         for title in ("FID", "FD (dinov2)"):
             assert (
                 f"bias-corrected {title} of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000)"
@@ -96,7 +96,7 @@ def test_a_difference_has_the_title_of_its_own_network() -> None:
     other = evaluation_of(values, known_of(DINO), {name: {"fd_dinov2": bar(90.0)} for name in "bc"})
     assert other.definition is not None
     own = {"features": replace(other.definition, extractor="dinov2")}
-    lines = lines_in("markdown", {"1.json": first, "2.json": replace(other, definitions=own)})
+    lines = format_lines("markdown", {"1.json": first, "2.json": replace(other, definitions=own)})
     assert [line for line in lines if "minus" in line] == [
         "- bias-corrected FD (dinov2) of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000): "
         "b is better than c"
@@ -143,8 +143,8 @@ def test_a_network_whose_name_begins_like_another() -> None:
     changed = {**before.definitions, "dinov2_vits14": replace(before.definition, resize="bicubic")}
     after = replace(before, definitions=changed)
     saved = {"1.json": before, "2.json": after}
-    assert [line for line in lines_in("table", saved) if "comparable" in line] == []
-    assert ("protocol", "dinov2_vits14", "resize") in changes_of(before, after)[0].besides
+    assert [line for line in format_lines("table", saved) if "comparable" in line] == []
+    assert ("protocol", "dinov2_vits14", "resize") in compare_results(before, after)[0].besides
 
 
 def test_what_is_said_of_marks_is_of_columns_that_have_them() -> None:
@@ -153,15 +153,17 @@ def test_what_is_said_of_marks_is_of_columns_that_have_them() -> None:
     values = {"a": {"fid": 12.0}, "b": {"fid": 11.0}, "c": {"fid": 13.0}}
     evaluation = evaluation_of(values, KNOWN, {name: {"fid": bar(11.0)} for name in "ab"})
     evaluation = replace(evaluation, differences=(Difference("a", "b", tied),))
-    (note,) = [line for line in lines_in("table", {"": evaluation}) if line.startswith("In the")]
+    (note,) = [
+        line for line in format_lines("table", {"": evaluation}) if line.startswith("In the")
+    ]
     assert (
         note == "In the column FID, sets that cannot be distinguished from the best one are marked "
         "as well."
     )
     apart = replace(evaluation, differences=(Difference("a", "b", FAR),))
-    assert not [line for line in lines_in("table", {"": apart}) if line.startswith("In the")]
+    assert not [line for line in format_lines("table", {"": apart}) if line.startswith("In the")]
     last = evaluation_of(values, KNOWN, {name: {"fid": bar(20.0)} for name in "ac"})
     last = replace(last, differences=(Difference("a", "c", tied),))
-    assert not [line for line in lines_in("table", {"": last}) if line.startswith("In the")], (
+    assert not [line for line in format_lines("table", {"": last}) if line.startswith("In the")], (
         "b is the best"
     )

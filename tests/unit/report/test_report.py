@@ -17,11 +17,11 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError, ResultWarning
-from fidtool.names import numbers_of
+from fidtool.names import find_sweep_numbers
 from fidtool.reading.lookup import ImageLookup
-from fidtool.report.charts import sweep_of, title_of
-from fidtool.report.html import LONGEST_SIDE, Thumbnail, html_report, thumbnail_of
-from fidtool.report.outputs import check_shown, write_shown
+from fidtool.report.charts import make_sweep, make_title
+from fidtool.report.html import MAX_SIDE, Thumbnail, html_report, make_thumbnail
+from fidtool.report.outputs import check_report_files, write_report_file
 from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
@@ -272,7 +272,7 @@ def test_equal_input_gives_the_same_page(files: list[str], full_page: str, tmp_p
     evaluation = rich(bare("fake"), files)
     assert html_report(evaluation) == full_page
     for name in ("one.png", "two.png"):
-        write_shown(evaluation, ImageLookup(), "plot", tmp_path / name)
+        write_report_file(evaluation, ImageLookup(), "plot", tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
@@ -323,7 +323,7 @@ def marker_positions(
     """Return the positions of the distances and of the bias-corrected distances on an axis, without
     the legend.
     """
-    write_shown(evaluation, ImageLookup(), "plot", folder / "plot.svg")
+    write_report_file(evaluation, ImageLookup(), "plot", folder / "plot.svg")
     plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
     place = {"x": r' x="([\d.]+)" y="[\d.]+"', "y": r' x="[\d.]+" y="([\d.]+)"'}[axis]
     uses = re.findall(rf'<use xlink:href="#\w+"{place} style="fill: (#\w+); stroke: #', plot)
@@ -424,14 +424,14 @@ def test_one_warning_is_open_and_the_others_are_folded(number: int) -> None:
 
 def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     evaluation = bare("runs/step1", "runs/step2", real="data/real")
-    text, details = title_of(evaluation, KNOWN[0])
+    text, details = make_title(evaluation, KNOWN[0])
     assert text == "FID of 2 sets against data/real (100 images)"
     assert details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
     first, second = evaluation.results
     uneven = replace(
         evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second)
     )
-    assert title_of(uneven, KNOWN[0])[1].endswith("; 100 to 5,000 images per set")
+    assert make_title(uneven, KNOWN[0])[1].endswith("; 100 to 5,000 images per set")
     unknown = replace(
         evaluation,
         results=(
@@ -441,13 +441,13 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
             second,
         ),
     )
-    assert title_of(unknown, KNOWN[0])[0].endswith("data/real (unknown number of images)")
-    assert title_of(unknown, KNOWN[0])[1].endswith("; unknown number of images per set")
+    assert make_title(unknown, KNOWN[0])[0].endswith("data/real (unknown number of images)")
+    assert make_title(unknown, KNOWN[0])[1].endswith("; unknown number of images per set")
     assert (
-        title_of(bare("runs/fake"), KNOWN[0])[0]
+        make_title(bare("runs/fake"), KNOWN[0])[0]
         == "FID of runs/fake (100 images) against real (100 images)"
     )
-    write_shown(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
+    write_report_file(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation)
     for line in (text, details):
         assert f">{line}</text>" in plot
@@ -650,7 +650,7 @@ def test_settings_and_notes_are_on_the_page() -> None:
 
 
 def thumbnail(file: str) -> Thumbnail:
-    return thumbnail_of(None, ImageLookup().read(file))
+    return make_thumbnail(None, ImageLookup().read(file))
 
 
 def size_of(found: Thumbnail) -> tuple[int, int]:
@@ -663,7 +663,7 @@ def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
     assert size_of(small) == (32, 24)
     assert small.uri.startswith("data:image/png;base64,")
     wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 300)))
-    assert size_of(wide) == (LONGEST_SIDE, 10)
+    assert size_of(wide) == (MAX_SIDE, 10)
     assert wide.uri.startswith("data:image/jpeg;base64,")
 
 
@@ -709,26 +709,29 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
-    assert numbers_of(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
-    assert numbers_of(["1.5.npz", "2.5.npz"]) == ([1.5, 2.5], "number in the name")
-    assert numbers_of(["a1", "b2", "step100"]) is None, "no sweep"
-    assert numbers_of(["a/step10-x1", "b/step20-y2"]) == ([10.0, 20.0], "step")
-    assert numbers_of(["step1", "final"]) is None
-    assert numbers_of(["a1", "b1"]) is None
-    assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
-    assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
-    points, label = sweep_of(bare("step1000", "step200", "step500").results)
+    assert find_sweep_numbers(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
+    assert find_sweep_numbers(["1.5.npz", "2.5.npz"]) == ([1.5, 2.5], "number in the name")
+    assert find_sweep_numbers(["a1", "b2", "step100"]) is None, "no sweep"
+    assert find_sweep_numbers(["a/step10-x1", "b/step20-y2"]) == ([10.0, 20.0], "step")
+    assert find_sweep_numbers(["step1", "final"]) is None
+    assert find_sweep_numbers(["a1", "b1"]) is None
+    assert find_sweep_numbers(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == (
+        [1000.0, 500.0],
+        "ckpt",
+    )
+    assert find_sweep_numbers(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
+    points, label = make_sweep(bare("step1000", "step200", "step500").results)
     assert [(point.x, point.name) for point in points] == [
         (200, "step200"),
         (500, "step500"),
         (1000, "step1000"),
     ]
     assert label == "step"
-    points, label = sweep_of(bare("s2", "s1").results)
+    points, label = make_sweep(bare("s2", "s1").results)
     assert ([point.name for point in points], label) == (["s2", "s1"], ""), (
         "two points are no sweep"
     )
-    points, axis = sweep_of(bare("good", "bad").results)
+    points, axis = make_sweep(bare("good", "bad").results)
     assert ([point.name for point in points], axis) == (["good", "bad"], "")
 
 
@@ -774,13 +777,13 @@ def test_classes_without_values_are_not_on_the_page() -> None:
 def test_suffixes_of_output_files(tmp_path: Path, flag: str, name: str) -> None:
     """Other suffixes are refused before any work is done."""
     for taken in {"report": ("a.htm", "a.HTML"), "plot": ("A.PNG", "a.htm.png")}[flag]:
-        check_shown({flag: tmp_path / taken})
+        check_report_files({flag: tmp_path / taken})
     with pytest.raises(InputError, match=r"the name must end in \.(html|png)$"):
-        check_shown({flag: tmp_path / name})
+        check_report_files({flag: tmp_path / name})
 
 
 def test_the_plot_is_an_image(files: list[str], tmp_path: Path) -> None:
-    write_shown(
+    write_report_file(
         rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files),
         ImageLookup(),
         "plot",
@@ -802,10 +805,10 @@ def test_a_page_can_be_without_an_fid() -> None:
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"report": tmp_path / "page.html", "plot": tmp_path / "plot.png"}
-    check_shown(files)
+    check_report_files(files)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for setting, file in files.items():
         with pytest.raises(
             InputError, match=rf"^{setting} needs the package matplotlib: pip install"
         ):
-            check_shown({setting: file})
+            check_report_files({setting: file})

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fidtool.report.tables import lines_in, rounded_text
+from fidtool.report.tables import format_lines, rounded_text
 from fidtool.report.text import verdict_lines
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Difference, Interval, Uncertainty
-from fidtool.result.values import Features
+from fidtool.result.values import FeatureSource
 from support.report_samples import bare, known_of
 
 LEGEND = "* best of its column"
@@ -23,7 +23,7 @@ FAKES = {
 
 
 def table_lines(evaluation: Evaluation) -> list[str]:
-    return lines_in("table", {"": evaluation})
+    return format_lines("table", {"": evaluation})
 
 
 def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:
@@ -61,7 +61,7 @@ def test_no_value_of_a_diagnostic_is_the_best() -> None:
         "b     11.0*                  60",
         LEGEND,
     ]
-    assert "& AuthPct diagnostic" in "".join(lines_in("latex", {"": evaluation}))
+    assert "& AuthPct diagnostic" in "".join(format_lines("latex", {"": evaluation}))
 
 
 def test_features_of_all_values_are_named_once() -> None:
@@ -69,7 +69,7 @@ def test_features_of_all_values_are_named_once() -> None:
     evaluation = evaluation_of(
         {name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()}
     )
-    known = known_of(Features.of_network("inception", 64))
+    known = known_of(FeatureSource.from_network("inception", 64))
     evaluation = replace(
         evaluation, results=tuple(replace(each, known=known) for each in evaluation.results)
     )
@@ -191,7 +191,7 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
 
 def marked(saved: Mapping[str, Evaluation], column: int) -> list[str]:
     """Return the FAKEs of several files whose values in a column are marked."""
-    rows = cells([line for line in lines_in("table", saved) if "is better" not in line])
+    rows = cells([line for line in format_lines("table", saved) if "is better" not in line])
     return [row[0] for row in rows[1:] if len(row) > column and row[column].endswith("*")]
 
 
@@ -211,7 +211,9 @@ def test_error_bars_of_several_files_are_compared() -> None:
         "3.json": with_bar("c", 20.0, 0.5),
     }
     assert marked(saved, 1) == marked(saved, 2) == ["a", "b"]
-    assert any("cannot be distinguished from the best" in line for line in lines_in("table", saved))
+    assert any(
+        "cannot be distinguished from the best" in line for line in format_lines("table", saved)
+    )
 
 
 def test_a_fake_without_error_bars_is_not_tied_by_those_of_another_file() -> None:

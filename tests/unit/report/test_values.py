@@ -17,8 +17,8 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.result.evaluation import Evaluation
-from fidtool.result.values import Features, key_of, values_of
-from fidtool.run.gates import missed_gates
+from fidtool.result.values import FeatureSource, find_key, list_values
+from fidtool.run.gates import check_gates
 from fidtool.settings.settings import Settings
 from support.pictures import make_pictures
 from support.places import TINY
@@ -37,21 +37,26 @@ def defined(extractor: str, dims: int) -> Definition:
 @pytest.mark.parametrize(
     ("features", "name", "title", "key"),
     [
-        (Features(), "fid", "FID", "fid"),
-        (Features(), "fid_infinity", "FID-infinity", "fid_infinity"),
-        (Features.of_network("inception", 64), "fid", "FID (64 dimensions)", "fid_64"),
-        (Features.of_network("inception", 64), "kid", "KID (64 dimensions)", "kid_64"),
-        (Features.of_network("inception", 64), "is", "IS", "is"),
+        (FeatureSource(), "fid", "FID", "fid"),
+        (FeatureSource(), "fid_infinity", "FID-infinity", "fid_infinity"),
+        (FeatureSource.from_network("inception", 64), "fid", "FID (64 dimensions)", "fid_64"),
+        (FeatureSource.from_network("inception", 64), "kid", "KID (64 dimensions)", "kid_64"),
+        (FeatureSource.from_network("inception", 64), "is", "IS", "is"),
         (DINO, "fid", "FD (dinov2)", "fd_dinov2"),
         (DINO, "precision", "Precision (dinov2)", "precision_dinov2"),
         (DINO, "fid_infinity", "FD-infinity (dinov2)", "fd_infinity_dinov2"),
         (FURTHER, "fid", "FD (dinov2)", "fd_dinov2"),
-        (Features.of_network("nets/é.py:f", 2048), "fid", "FD (nets/é.py:f)", "fd_nets___py_f"),
-        (Features.of_network("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
+        (
+            FeatureSource.from_network("nets/é.py:f", 2048),
+            "fid",
+            "FD (nets/é.py:f)",
+            "fd_nets___py_f",
+        ),
+        (FeatureSource.from_network("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
     ],
 )
 def test_a_name_shows_which_features_a_value_is_based_on(
-    features: Features, name: str, title: str, key: str
+    features: FeatureSource, name: str, title: str, key: str
 ) -> None:
     (value,) = known_of(features, name)
     assert (value.title, value.key) == (title, key)
@@ -72,26 +77,36 @@ def test_the_key_of_a_spread() -> None:
 @pytest.mark.parametrize(
     ("definition", "measured", "dims", "expected"),
     [
-        (defined(INCEPTION, 2048), True, 2048, Features()),
+        (defined(INCEPTION, 2048), True, 2048, FeatureSource()),
         (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # the requested name
         (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
         # The files name a different model.
-        (defined("dinov2:vits14", 384), False, 384, Features.of_network("dinov2:vits14", 384)),
-        (defined("nets.py:f@0123456789ab", 9), False, 9, Features.of_network("nets.py:f", 9)),
+        (
+            defined("dinov2:vits14", 384),
+            False,
+            384,
+            FeatureSource.from_network("dinov2:vits14", 384),
+        ),
+        (
+            defined("nets.py:f@0123456789ab", 9),
+            False,
+            9,
+            FeatureSource.from_network("nets.py:f", 9),
+        ),
         (
             None,
             False,
             2048,
-            Features.of_network("", 2048),
+            FeatureSource.from_network("", 2048),
         ),  # of other tools, and another network was asked for
-        (None, False, 1024, Features.of_network("", 1024)),
+        (None, False, 1024, FeatureSource.from_network("", 1024)),
     ],
 )
 def test_the_definition_decides(
-    definition: Definition | None, measured: bool, dims: int, expected: Features
+    definition: Definition | None, measured: bool, dims: int, expected: FeatureSource
 ) -> None:
     files = [package.Statistics.of(np.zeros(dims), np.eye(dims))]
-    (value,) = values_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, files)
+    (value,) = list_values({FEATURES: definition}, Settings(extractor="dinov2"), measured, files)
     assert value.features == expected
 
 
@@ -108,14 +123,14 @@ def test_cmmd_names_a_network_that_is_not_the_authors(
 ) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
-    fid, cmmd = values_of(definitions, config, measured)
-    assert fid.features == Features()
+    fid, cmmd = list_values(definitions, config, measured)
+    assert fid.features == FeatureSource()
     assert (cmmd.title, cmmd.key, cmmd.features.dims) == (title, key, 1024)
 
 
 def test_features_that_have_a_layer_of_their_own() -> None:
     settings = Settings(metrics="fid,sfid,psnr,kid", extractor="inception,dinov2")
-    values = values_of(
+    values = list_values(
         {FEATURES: defined(INCEPTION, 2048), "dinov2": defined("dinov2:vitl14", 1024)},
         settings,
         True,
@@ -141,7 +156,7 @@ def test_in_python_fid_is_none_for_other_networks(
     assert (
         evaluation.frechet_distance
         == result.frechet_distance
-        == result.metrics[Features.of_network(TINY, 16).key("fd")]
+        == result.metrics[FeatureSource.from_network(TINY, 16).key("fd")]
         > 0
     )
     several = package.compute(sets[0], [sets[1], sets[1]], extractor=TINY)
@@ -161,7 +176,7 @@ def test_in_python_fid_is_none_for_other_networks(
 )
 def test_the_gate_applies_to_the_first_requested_frechet_distance(metrics: str, gated: str) -> None:
     config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
-    assert config.gated == replace(config, num=9).gated == gated.replace("-", "_")
+    assert config.gated_value == replace(config, num=9).gated_value == gated.replace("-", "_")
 
 
 def test_a_missed_gate_names_its_distance() -> None:
@@ -172,8 +187,8 @@ def test_a_missed_gate_names_its_distance() -> None:
             Settings(metrics=metrics, fail_above=10.0),
             _with(bare("fake/"), DINO, numbers),
         )
-        (gated,) = (value.key for value in known_of(DINO, settings.gated))
-        missed = tuple(missed_gates(found, settings, None))
+        (gated,) = (value.key for value in known_of(DINO, settings.gated_value))
+        missed = tuple(check_gates(found, settings, None))
         return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
 
     missed, passed = concluded("fid-infinity,fid"), concluded("fid,fid-infinity")
@@ -188,14 +203,14 @@ def test_a_missed_gate_names_its_distance() -> None:
 
 
 def _with(
-    evaluation: Evaluation, features: Features, numbers: dict[str, float], **changes: object
+    evaluation: Evaluation, features: FeatureSource, numbers: dict[str, float], **changes: object
 ) -> Evaluation:
     """Return the evaluation with different metric values and a different network."""
     results = []
     for result in evaluation.results:
         known = known_of(features)
-        bars = {key_of(known, key): bar for key, bar in result.uncertainties.items()}
-        metrics = {key_of(known, name): value for name, value in numbers.items()}
+        bars = {find_key(known, key): bar for key, bar in result.uncertainties.items()}
+        metrics = {find_key(known, name): value for name, value in numbers.items()}
         results.append(replace(result, metrics=metrics, known=known, uncertainties=bars))
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
     return replace(

@@ -8,7 +8,7 @@ import pytest
 
 from fidtool.errors import render
 from fidtool.features.protocol import INCEPTION, SPATIAL_EXTRACTOR
-from fidtool.run.advice import advice_on_precision
+from fidtool.run.advice import suggest_precision
 
 LONG: dict[str, Any] = {
     "capability": (9, 0),
@@ -21,7 +21,7 @@ LONG: dict[str, Any] = {
 
 
 def test_a_long_run_is_told_the_time_in_tf32() -> None:
-    assert render(advice_on_precision(**LONG)) == (
+    assert render(suggest_precision(**LONG)) == (
         "precision='tf32' would have taken about 54 s instead of 124 s, judged by an H100 with "
         "16 cores, where it changed an FID of 5.933 to 5.930; compare only values of one "
         "precision (see `fidtool guide speed`)"
@@ -30,11 +30,11 @@ def test_a_long_run_is_told_the_time_in_tf32() -> None:
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (12, 0)])
 def test_gpus_that_have_tf32(capability: tuple[int, int]) -> None:
-    assert advice_on_precision(**{**LONG, "capability": capability})
+    assert suggest_precision(**{**LONG, "capability": capability})
 
 
 def test_spatial_features_are_inceptions() -> None:
-    assert advice_on_precision(**{**LONG, "networks": {INCEPTION, SPATIAL_EXTRACTOR}})
+    assert suggest_precision(**{**LONG, "networks": {INCEPTION, SPATIAL_EXTRACTOR}})
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -59,4 +59,4 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_runs_get_no_advice(name: str) -> None:
-    assert advice_on_precision(**{**LONG, **OTHERS[name]}) == ""
+    assert suggest_precision(**{**LONG, **OTHERS[name]}) == ""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from fidtool.result.explanations import Classes, ClassResult
 from fidtool.result.values import Value
-from fidtool.run.classes import classes_of
+from fidtool.run.classes import summarize_classes
 from fidtool.settings.settings import Settings
 from support.report_samples import KNOWN
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `classes_of` reads of a plan."""
+    """What `summarize_classes` reads of a plan."""
 
     settings: Settings
     values: Sequence[Value] = KNOWN
@@ -26,7 +26,7 @@ def made(
     settings: Settings,
 ) -> Classes | None:
     found = [ClassResult(name, *counts, values.get(name, {})) for name, counts in numbers.items()]  # type: ignore[arg-type]
-    return classes_of(found, Plan(settings))  # type: ignore[arg-type]
+    return summarize_classes(found, Plan(settings))  # type: ignore[arg-type]
 
 
 def test_the_worst_come_first_and_those_without_the_first_value_last() -> None:

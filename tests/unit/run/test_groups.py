@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.run.groups import folders_of
+from fidtool.run.groups import list_folders
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ from fidtool.run.groups import folders_of
 def test_classes_are_the_first_folders_below_the_shared_one(
     names: list[str], classes: list[str]
 ) -> None:
-    assert folders_of(names, whole=False) == classes
+    assert list_folders(names, whole=False) == classes
 
 
 def test_folders_are_whole() -> None:
     names = ["day/front/1.png", "day/rear/1.png", "x.png", "day/front/2.png"]
-    assert folders_of(names, whole=True) == ["day/front", "day/rear", ".", "day/front"]
-    assert folders_of(["1.png", "2.png"], whole=True) == []
+    assert list_folders(names, whole=True) == ["day/front", "day/rear", ".", "day/front"]
+    assert list_folders(["1.png", "2.png"], whole=True) == []

@@ -15,13 +15,13 @@ from scipy.stats import beta, mannwhitneyu
 from fidtool.report.text import heldout_lines
 from fidtool.result.evaluation import SetResult
 from fidtool.result.explanations import Heldout, Nearest
-from fidtool.run.heldout import nearest_of
+from fidtool.run.heldout import compare_nearest
 from support.report_samples import bare
 
 
 def test_by_hand() -> None:
     """Two of four are nearer than the nearest held-out image, which another is as near as."""
-    found = nearest_of(np.array([0.0, 1.0, 2.0, 5.0]), np.array([4.0, 2.0]))
+    found = compare_nearest(np.array([0.0, 1.0, 2.0, 5.0]), np.array([4.0, 2.0]))
     low, high = beta.ppf(0.025, 2, 3), beta.ppf(0.975, 3, 2)
     assert found == Nearest(
         1.5, 3.0, 1, 0, 0.5, pytest.approx(low), pytest.approx(high), 5.5 / 8, (7 / 96) ** 0.5
@@ -32,11 +32,13 @@ def test_by_hand() -> None:
 def test_the_probability_is_that_of_mann_and_whitney(n: int, m: int, seed: int) -> None:
     rng = np.random.RandomState(seed)
     fake, heldout = (rng.randint(0, 6, count).astype(float) for count in (n, m))  # with many ties
-    found = nearest_of(fake, heldout)
+    found = compare_nearest(fake, heldout)
     assert found.probability == pytest.approx(
         mannwhitneyu(heldout, fake).statistic / (n * m), abs=1e-12
     )
-    assert nearest_of(heldout, fake).probability == pytest.approx(1 - found.probability, abs=1e-12)
+    assert compare_nearest(heldout, fake).probability == pytest.approx(
+        1 - found.probability, abs=1e-12
+    )
     assert (found.copies, found.heldout_copies) == ((fake == 0).sum(), (heldout == 0).sum())
     assert 0 <= found.low <= found.closer <= found.high <= 1
 
@@ -50,7 +52,7 @@ def test_how_often_the_intervals_contain_the_truth(share: float) -> None:
     for _ in range(400):
         fake, heldout = rng.rand(200), rng.rand(300)
         fake[rng.rand(200) < share] = 0.0
-        found = nearest_of(fake, heldout)
+        found = compare_nearest(fake, heldout)
         covered += found.low <= share + (1 - share) * heldout.min() <= found.high
         near += abs(found.probability - (0.5 + share / 2)) < 1.96 * found.error
     assert covered / 400 > 0.93
@@ -60,7 +62,7 @@ def test_how_often_the_intervals_contain_the_truth(share: float) -> None:
 def verdict(fake: np.ndarray, heldout: np.ndarray) -> str:
     """Return what is said of memorisation, without the figures."""
     (result,) = bare("fake").results
-    found = Heldout("val", len(heldout), len(heldout), {}, nearest_of(fake, heldout))
+    found = Heldout("val", len(heldout), len(heldout), {}, compare_nearest(fake, heldout))
     (line,) = heldout_lines(replace(result, fake=SetResult("fake", len(fake)), heldout=found))
     return line.removeprefix("memorisation (diagnostic, no quality score): ").partition(" (")[0]
 

@@ -10,13 +10,13 @@ import pytest
 
 import fidtool
 from fidtool.features.protocol import FEATURES, find_protocol, inception_definition
-from fidtool.run.opening import Opening, open_sets
-from fidtool.run.plan import Plan, choose, make_plan
+from fidtool.run.opening import OpenedInputs, open_sets
+from fidtool.run.plan import Plan, make_plan, select_computable
 from fidtool.run.sets import FAKE, HELDOUT, REAL, STORED, name_sets, set_needs
 from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.system.console import Console
-from fidtool.system.json_fields import plain
+from fidtool.system.json_fields import to_json_value
 from support.pictures import make_pictures
 
 DEFINITION = inception_definition(find_protocol("pytorch-fid"), 2048)
@@ -27,11 +27,11 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 4, 1)
 
 
-def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Opening]:
+def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, OpenedInputs]:
     """Return the plan of a run of sets, without building networks."""
     console, sets = Console(), name_sets(*((source, "set") for source in sources))
     opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
-    opening = choose(opening, console)
+    opening = select_computable(opening, console)
     return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening
 
 
@@ -67,7 +67,7 @@ def test_a_path_with_two_crops_or_samples_is_two_sets(
     real = folders[0]
     plan, opening = planned(real, real, **settings)
     assert plan.sets[0] is not plan.sets[1]
-    assert [plain(each.crop) for each in plan.sets] == [
+    assert [to_json_value(each.crop) for each in plan.sets] == [
         settings.get("crop"),
         settings.get("crop_fake"),
     ]
@@ -88,7 +88,9 @@ def test_needs_follow_from_roles_and_metrics(
     assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
     plan, _ = planned(*folders, metrics="kid")
     assert [each.needs.features for each in plan.sets] == [{FEATURES}, {FEATURES}]
-    assert [(each.name, each.layer) for each in plan.settings.chosen] == [("kid", FEATURES)]
+    assert [(each.name, each.layer) for each in plan.settings.selected_metrics] == [
+        ("kid", FEATURES)
+    ]
 
 
 def test_a_held_out_set_is_a_third_role(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_settings_are_completed_once_and_metrics_left_out(folders: tuple[Path, P
     assert [line for line in opening.notes if "dims 64" in line]
     plan, opening = planned(*folders, metrics="all", extractor="mine.py:network")
     assert {"is", "sfid", "prdc", "fid-infinity"} <= {metric.metric for metric in opening.left_out}
-    assert [each.name for each in plan.settings.chosen] == [
+    assert [each.name for each in plan.settings.selected_metrics] == [
         "fid",
         "kid",
         "mind",

@@ -17,7 +17,7 @@ from fidtool.settings.record import changed_settings, record_settings
 from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Pixels, ValueRange
 from fidtool.sources.listing import open_images
-from fidtool.sources.memory import contents_of
+from fidtool.sources.memory import to_contents
 from support.inside import bytes_of_floats, trained_on
 
 STEPS = np.arange(256)
@@ -79,7 +79,7 @@ def test_the_same_bytes_in_training(dtype: torch.dtype, how: str) -> None:
     """
     values = torch.from_numpy(VALUES).clamp(-0.001, 1.001).double().to(dtype)
     images = values[: len(values) // 9 * 9].reshape(1, 3, 3, -1)
-    (read,) = contents_of(images[0], ValueRange(0.0, 1.0, how == "floor"), "images")
+    (read,) = to_contents(images[0], ValueRange(0.0, 1.0, how == "floor"), "images")
     assert isinstance(read, Pixels)
     assert read.values.transpose(2, 0, 1).tolist() == trained_on(images, how)[0].tolist()
     if how == "floor":
@@ -94,7 +94,7 @@ def test_the_same_bytes_of_files_in_half_precision(tmp_path: Path, form: str) ->
         (read,) = open_images(
             str(tmp_path / f"a.{form}"), value_range=ValueRange(0.0, 1.0, floor)
         ).read([0])
-        (wanted,) = contents_of(images[0], ValueRange(0.0, 1.0, floor), "images")
+        (wanted,) = to_contents(images[0], ValueRange(0.0, 1.0, floor), "images")
         assert isinstance(read, Pixels)
         assert isinstance(wanted, Pixels)
         assert read.values.tolist() == wanted.values.tolist()

@@ -16,7 +16,7 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.reading.batches import plan_batches
 from fidtool.reading.decode import DecodeOptions
-from fidtool.reading.loader import load
+from fidtool.reading.loader import load_pieces
 from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, Files
 from fidtool.sources.image_set import ImageSet
@@ -38,7 +38,7 @@ def archives(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(archives: Path) -> ImageSet:
-    return open_images(f"{archives}/?.zip").shared_by(1)
+    return open_images(f"{archives}/?.zip").for_processes(1)
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_an_archive_is_opened_once(images: ImageSet, handles: list[BinaryIO]) ->
 def test_few_files_stay_open_and_none_after_the_set(
     archives: Path, handles: list[BinaryIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "KEPT_FILES", 2)
-    images = open_images(f"{archives}/?.zip").shared_by(1)
+    monkeypatch.setattr(contents, "MAX_OPEN_FILES", 2)
+    images = open_images(f"{archives}/?.zip").for_processes(1)
     assert read_one_by_one(images)
     assert sum(not handle.closed for handle in handles) == 2
     del images
@@ -90,10 +90,10 @@ def test_no_file_stays_open_of_sets_that_are_not_being_loaded(
     """A run may have many sets, each of many archives."""
     images = open_images(f"{archives}/?.zip")
     assert read_one_by_one(images)
-    assert images.sample()
+    assert images.hash_sample()
     options = DecodeOptions(skip=True)
     assert (
-        sum(len(piece.skipped) for piece in load(images, plan_batches(images, 4), options))
+        sum(len(piece.skipped) for piece in load_pieces(images, plan_batches(images, 4), options))
         == COUNT**2
     )
     assert all(handle.closed for handle in handles)
@@ -102,8 +102,8 @@ def test_no_file_stays_open_of_sets_that_are_not_being_loaded(
 def test_a_file_that_is_replaced_while_it_is_read_stays_open(
     archives: Path, handles: list[BinaryIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "KEPT_FILES", 1)
-    images = open_images(f"{archives}/?.zip").shared_by(1)
+    monkeypatch.setattr(contents, "MAX_OPEN_FILES", 1)
+    images = open_images(f"{archives}/?.zip").for_processes(1)
     handles.clear()
     begun = images.read([0, 1])
     assert next(begun) == content_of(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.sources.kinds import foreign_of, format_of
+from fidtool.sources.kinds import describe_foreign, detect_format
 from support.encoded import encoded, noise
 
 
@@ -27,7 +27,7 @@ def test_formats_are_detected_by_their_first_bytes(
         data = encoded(noise(), file_format, **settings)
     except (OSError, KeyError):
         pytest.skip(f"this Pillow cannot write {file_format}")
-    assert format_of(data) == expected
+    assert detect_format(data) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_formats_are_detected_by_their_first_bytes(
     ],
 )
 def test_texts_and_videos_are_not_images(head: bytes) -> None:
-    assert format_of(head) == ""
+    assert detect_format(head) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_texts_and_videos_are_not_images(head: bytes) -> None:
     ],
 )
 def test_foreign_contents(head: bytes, kind: str) -> None:
-    assert foreign_of(head).startswith(kind)
-    assert foreign_of(bytes(range(32, 256)) * 4) == "", "pixels without a header are not text"
+    assert describe_foreign(head).startswith(kind)
+    assert describe_foreign(bytes(range(32, 256)) * 4) == "", "pixels without a header are not text"

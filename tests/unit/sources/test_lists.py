@@ -136,7 +136,7 @@ def test_missing_files_are_found_by_their_lines(tmp_path: Path) -> None:
     (tmp_path / "0.png").touch()
     (tmp_path / "a.csv").write_text("path,label\n2.png,0\n0.png,1\n1.png,1\n")
     listed = open_images(str(tmp_path / "a.csv"))
-    assert listed.missing() == [f"line 4: {tmp_path}/1.png", f"line 2: {tmp_path}/2.png"]
+    assert listed.missing_lines() == [f"line 4: {tmp_path}/1.png", f"line 2: {tmp_path}/2.png"]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])

@@ -31,7 +31,7 @@ def test_names_equal_those_they_were_made_from(texts: list[str]) -> None:
         assert len(each) == len(texts)
         assert [each[index] for index in range(-len(texts), len(texts))] == texts * 2
         assert each[1:3] == texts[1:3]
-    assert list(names.after("a/")) == [f"a/{text}" for text in texts]
+    assert list(names.with_prefix("a/")) == [f"a/{text}" for text in texts]
     with pytest.raises(IndexError):
         names[len(texts)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fidtool.sources import contents
-from fidtool.sources.contents import GONE, Files
+from fidtool.sources.contents import MISSING_FILE, Files
 from support.processes import PATIENCE
 
 COUNT = 50
@@ -50,20 +50,20 @@ def test_files_are_asked_for_several_at_once(
 
     monkeypatch.setattr(os, "stat", meeting)
     files = Files(paths)
-    assert sizes(files) == [*range(COUNT), GONE, GONE]
+    assert sizes(files) == [*range(COUNT), MISSING_FILE, MISSING_FILE]
     monkeypatch.undo()
     assert (files.stamps == Files(paths).stamps).all()
-    assert files.changed() == []
+    assert files.find_changed() == []
     os.truncate(paths[7], 3)
-    assert files.changed() == [paths[7]]
+    assert files.find_changed() == [paths[7]]
 
 
 def test_fast_storage_is_asked_by_one_thread(
     paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "SLOW_SECONDS", PATIENCE)
-    monkeypatch.setattr(contents, "in_background", None)
-    assert sizes(Files(paths)) == [*range(COUNT), GONE, GONE]
+    monkeypatch.setattr(contents, "start_in_background", None)
+    assert sizes(Files(paths)) == [*range(COUNT), MISSING_FILE, MISSING_FILE]
 
 
 def test_an_interrupt_stops_all_threads(

@@ -19,11 +19,11 @@ from fidtool.reading.loader import Piece
 from fidtool.reading.records import RECORD
 from fidtool.sources.contents import BadFile, Files
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
+from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, LayerSpec
+from fidtool.statistics.checkpoint import Checkpoint, CheckpointPart, plan_parts
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
-LAYERS = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
+LAYERS = {FEATURES: LayerSpec(DEFINITION, with_features=True), EMBEDDING: LayerSpec(DEFINITION)}
 BATCHES = np.split(np.random.RandomState(0).permutation(44), np.cumsum(range(2, 9)))
 """Places of the images of each batch, as of an archive; batch b has b + 2 images, of which the last
 is damaged.
@@ -40,15 +40,15 @@ def images(touched: str = "") -> ImageSet:
     return ImageSet("set", "folder", NAMES, "set/", files, np.arange(44), partner=partner)
 
 
-def parts_in(found: ImageSet) -> list[Part]:
+def parts_in(found: ImageSet) -> list[CheckpointPart]:
     """Returns parts of three, one and four batches."""
     batches = [Batch(number, places) for number, places in enumerate(BATCHES)]
     parts = []
     for number, edges in enumerate((range(3), range(3, 4), range(4, 8))):
-        (whole,) = parts_of(
+        (whole,) = plan_parts(
             0, found, [Batch(0, np.concatenate([batches[each].images for each in edges]))]
         )
-        parts.append(Part(f"000-0{number}", edges, whole.images))
+        parts.append(CheckpointPart(f"000-0{number}", edges, whole.images))
     return parts
 
 
@@ -96,11 +96,13 @@ def checkpoint(folder: Path, said: list[str]) -> Checkpoint:
     return Checkpoint(str(folder), "run", {"torch": "2.4"}, 100, said.append)
 
 
-def saving(folder: Path, parts: list[Part], total: Accumulator) -> Callable[..., None]:
-    return checkpoint(folder, []).part_by_part(parts, images(), total)
+def saving(folder: Path, parts: list[CheckpointPart], total: Accumulator) -> Callable[..., None]:
+    return checkpoint(folder, []).make_adder(parts, images(), total)
 
 
-def loaded(folder: Path, parts: list[Part] = PARTS) -> tuple[Accumulator, list[Part], list[str]]:
+def loaded(
+    folder: Path, parts: list[CheckpointPart] = PARTS
+) -> tuple[Accumulator, list[CheckpointPart], list[str]]:
     found, said = empty(), list[str]()
     left = checkpoint(folder, said).load(parts, found)
     return found, left, said
@@ -157,7 +159,7 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
     partner_layers = {FEATURES: LAYERS[FEATURES]}
 
     def both() -> Accumulator:
-        return Accumulator({}, 44, inspected=True, pairs=2, of_partner=partner_layers)
+        return Accumulator({}, 44, inspected=True, pairs=2, partner_layers=partner_layers)
 
     total, resumed = both(), both()
     part = PARTS[0]
@@ -202,7 +204,7 @@ def whole_set(count: int) -> ImageSet:
 
 @pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])
 def test_a_set_has_at_most_64_parts(batches: int, parts: int) -> None:
-    found = parts_of(
+    found = plan_parts(
         3,
         whole_set(2 * batches),
         [Batch(batch, range(2 * batch, 2 * batch + 2)) for batch in range(batches)],

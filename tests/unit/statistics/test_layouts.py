@@ -19,7 +19,7 @@ from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import canonical_order
-from fidtool.statistics.foreign import layout_of
+from fidtool.statistics.foreign import detect_layout
 from support.layouts import (
     DDOF_0,
     LAYOUTS,
@@ -251,7 +251,7 @@ def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
 
 
 def layout(file: Path) -> tuple[str, bool, str]:
-    return layout_of(Files([str(file)]))
+    return detect_layout(Files([str(file)]))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

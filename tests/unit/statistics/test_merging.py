@@ -23,7 +23,7 @@ from fidtool.reading.records import RECORD, ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.accumulator import Accumulator, LayerSpec
 from fidtool.statistics.set_statistics import Statistics
 from support.exact_sets import mixed
 
@@ -42,7 +42,7 @@ def of(places: Sequence[int], name: str, skipped: Sequence[int] = ()) -> Statist
     read.
     """
     used = np.array([place for place in places if place not in skipped], dtype=np.int64)
-    sums = Accumulator({FEATURES: Layer(DEFINITION, with_features=True)}, COUNT)
+    sums = Accumulator({FEATURES: LayerSpec(DEFINITION, with_features=True)}, COUNT)
     sums.add(
         Piece(0, used, used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used
     )

@@ -141,7 +141,7 @@ class Ranks(World):
         self.met.wait()
         return gathered
 
-    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         first, second = self.gather(tensor.clone())
         return tensor.copy_(first + second)
 

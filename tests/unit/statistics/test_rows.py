@@ -17,9 +17,9 @@ from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.loader import Piece
 from fidtool.statistics import set_statistics
-from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.accumulator import Accumulator, LayerSpec
 from fidtool.statistics.rows import empty_rows, reorder
-from fidtool.statistics.set_statistics import Features, Statistics, spread_features
+from fidtool.statistics.set_statistics import Features, Statistics, broadcast_features
 
 SIZES = (3, 3, 3, 2)
 
@@ -44,7 +44,7 @@ def place(
 def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(
     place: str, counts: tuple[int, ...]
 ) -> None:
-    layer = Layer(
+    layer = LayerSpec(
         Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1), with_features=True
     )
     found = Accumulator({FEATURES: layer}, sum(SIZES))
@@ -104,5 +104,5 @@ def test_features_of_a_program_reach_the_other_ranks_in_as_many_parts(
     given = {"by column": np.asfortranarray(rows), "some columns": np.hstack([rows, rows])[:, :4]}
     for features in (rows, given.get(form, rows.astype(np.float64))):
         statistics = Statistics.of(np.zeros(4), np.eye(4), 9, features=features)
-        spread_features("real", statistics, [FEATURES], Sender(Launch(0, 2, 0, 2)))
+        broadcast_features("real", statistics, [FEATURES], Sender(Launch(0, 2, 0, 2)))
     assert sent == [(), (4, 4), (4, 4), (1, 4)] * 2

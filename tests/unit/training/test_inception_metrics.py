@@ -390,7 +390,7 @@ def test_grayscale_and_numbers_of_images() -> None:
 
 def features_of(feature: Feature, images: torch.Tensor) -> torch.Tensor:
     extractor = shared_network(feature).extractor(torch.device("cpu"))
-    return extractor.features(list(images.permute(0, 2, 3, 1)))
+    return extractor.extract(list(images.permute(0, 2, 3, 1)))
 
 
 @pytest.fixture

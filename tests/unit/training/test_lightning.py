@@ -21,7 +21,7 @@ from fidtool.training import (
     PrecisionRecallDensityCoverage,
     inception_metrics,
 )
-from fidtool.training.feature_extractor import SharedExtractor, chosen, shared_extractor
+from fidtool.training.feature_extractor import SharedExtractor, choose_network, shared_extractor
 from support.exact_sets import NETWORK, beside_network
 from support.goldens import Golden, near
 from support.light_training import Model, Trainer
@@ -185,7 +185,7 @@ def test_names_of_values(
     def named(feature: Any, *_: Any) -> SharedExtractor:
         """The small network under the name of another one."""
         renamed = copy.copy(small)
-        renamed.choice = chosen(feature, None, None)
+        renamed.choice = choose_network(feature, None, None)
         return renamed
 
     monkeypatch.setattr(inception_metrics, "shared_extractor", named)

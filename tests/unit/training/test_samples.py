@@ -254,7 +254,7 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
         own["hash"] = hashes
     parts = [np.split(own, [len(own) - last]) for own, last in zip(known, free, strict=True)]
     bound_rows, rest = zip(*parts, strict=True)
-    kept_samples = rows.each_once(bound_rows, rest, "hash")
+    kept_samples = rows.select_new_samples(bound_rows, rest, "hash")
     kept = [
         np.concatenate([np.ones(len(own), bool), samples.new])
         for own, samples in zip(bound_rows, kept_samples, strict=True)

@@ -219,7 +219,7 @@ def test_differentiable_features_equal_those_of_the_metric() -> None:
         extractor = FeatureExtractor(network(), protocol=protocol)
         images = pictures(6, 1, 24)
         shared = shared_extractor(network(), None, protocol, None, None)
-        measured = shared.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+        measured = shared.extractor(torch.device("cpu")).extract(list(images.permute(0, 2, 3, 1)))
         floats = (images.float() / 255).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = extractor.half()(floats)

@@ -205,12 +205,12 @@ def pair_findings(
 
 def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
     yield from _compare_sizes(real, fake)
-    yield from _colours(real, fake)
-    yield from _qualities(real, fake, paired)
-    yield from _values(real, fake)
+    yield from _compare_colours(real, fake)
+    yield from _compare_qualities(real, fake, paired)
+    yield from _compare_values(real, fake)
     if len(real.measured) and len(fake.measured) and _side_ratio(real, fake) <= _SIMILAR_SIDE:
-        yield from _stretching(real.measured, fake.measured)
-        yield from _detail(real.measured, fake.measured)
+        yield from _compare_ends(real.measured, fake.measured)
+        yield from _compare_detail(real.measured, fake.measured)
     if min(len(real), len(fake)) < _LARGE_SET:
         can_differ = _max_z_score(len(real), len(fake)) > _MIN_Z_SCORE
         but = ", except where nearly all differ" if can_differ else ""
@@ -299,7 +299,7 @@ def _compare_sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
         yield "other shape", (shape, fake_shape, crops_to_one_size(size, fake_size))
 
 
-def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
+def _compare_colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
     light, fake_light = _means(real.light, fake.light)
     shift = fake_light - light
     least_shift = max(_MIN_BRIGHTNESS_SHIFT * real.light.std(), _MIN_SHIFT)
@@ -328,7 +328,7 @@ def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
         yield "colourless", (faint, colour)
 
 
-def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
+def _compare_values(real: Measures, fake: Measures) -> Iterator[_Difference]:
     roughness = real.records["roughness"]
     fake_roughness = fake.records["roughness"]
     rough, rougher = _medians(roughness, fake_roughness)
@@ -350,7 +350,7 @@ def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
         yield "alike", (fake.variety, real.variety)
 
 
-def _qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
+def _compare_qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
     share, fake_share = _means(real.lossy, fake.lossy)
     gap = fake_share - share
     if gap > _LOSSY_GAP or (gap < -_LOSSY_GAP and not paired):
@@ -361,7 +361,7 @@ def _qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Differ
             yield "other quality", (quality, fake_quality)
 
 
-def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
+def _compare_ends(real: Measures, fake: Measures) -> Iterator[_Difference]:
     is_lossy = fake.lossy.mean() > 0.5
     ends = _ENDS_LOSSY if is_lossy else _ENDS
     usual = real.holds_both_ends(ends)
@@ -375,7 +375,7 @@ def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
         yield "stretched", (fake_share, share)
 
 
-def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
+def _compare_detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     """Yield what one of the sets lacks: detail above a part of its resolution, or pixels that
     differ.
     """

@@ -131,18 +131,18 @@ def set_findings(images: ImageRecords) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _finding(
+def _make_finding(
     images: ImageRecords, code: str, severity: Severity, which: Flags, message: str
 ) -> Finding:
     return Finding(code, severity, int(which.sum()), images.file(int(which.argmax())), message)
 
 
-def _known_finding(
+def _make_known_finding(
     images: ImageRecords, code: str, severity: Severity, which: Flags, detail: str = ""
 ) -> Finding:
     """Return a finding with the text of its code, in which ``detail`` replaces the braces."""
     message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
-    return _finding(images, code, severity, which, message)
+    return _make_finding(images, code, severity, which, message)
 
 
 def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
@@ -197,7 +197,7 @@ def property_findings(images: ImageRecords) -> list[Finding]:
         if more:
             counts["most_bands"] = max(counts["most_bands"], len(bands) + int(more))
     return [
-        _finding(images, name, "low", measures.has_flag(name), text)
+        _make_finding(images, name, "low", measures.has_flag(name), text)
         for name, text in property_warnings(counts).items()
     ]
 
@@ -210,32 +210,32 @@ def _value_findings(images: ImageRecords) -> Iterator[Finding]:
     unscaled = high <= _UNSCALED
     if unscaled.mean() > 0.5:
         has_values = (high[unscaled] > 0).mean() > _ODD_ONES
-        yield _known_finding(images, "unscaled" if has_values else "black", "high", unscaled)
+        yield _make_known_finding(images, "unscaled" if has_values else "black", "high", unscaled)
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
-        yield _known_finding(images, "constant", severity, constant)
+        yield _make_known_finding(images, "constant", severity, constant)
     noise = _is_noise(measures)
     if noise.sum() > max(min(_MIN_COUNT, len(images) // 2), 0.01 * len(images)):
-        yield _known_finding(images, "noise", "high", noise)
+        yield _make_known_finding(images, "noise", "high", noise)
     torn = measures.torn > _TORN
     zeros = measures.zeros
     full = measures.full
     negative = torn & (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MAX_ODD_SHARE)
     negative &= measures.contrast >= _CLIPPED_CONTRAST
     if negative.mean() > _NEGATIVE:
-        yield _known_finding(images, "negative", "medium", negative)
+        yield _make_known_finding(images, "negative", "medium", negative)
         return
     pale = (low >= _PALE) & ~constant
     if pale.mean() > _NEARLY_ALL:
-        yield _known_finding(images, "pale", "high", pale)
+        yield _make_known_finding(images, "pale", "high", pale)
         return
     clipped = torn & (np.minimum(zeros, full) > _EACH_END)
     clipped &= (zeros + full > _SATURATED) & (zeros + full < _NEARLY_ALL)
     if clipped.mean() > _CLIPPED:
-        yield _known_finding(images, "clipped", "high", clipped)
+        yield _make_known_finding(images, "clipped", "high", clipped)
     dark = (high <= _DARK) & ~unscaled & ~constant
     if dark.mean() > _MAX_ODD_SHARE and dark.sum() > _MIN_COUNT:
-        yield _known_finding(images, "dark", "low", dark)
+        yield _make_known_finding(images, "dark", "low", dark)
 
 
 def _is_noise(images: Measures) -> Flags:
@@ -252,16 +252,18 @@ def _mixture_findings(images: ImageRecords) -> Iterator[Finding]:
     if 0 < odd.sum() <= _OTHER_SIZES * len(images):
         usual = images.records[odd.argmin()]
         size = f"{usual['width']} x {usual['height']}"
-        yield _known_finding(images, "odd size", "low", odd, size)
+        yield _make_known_finding(images, "odd size", "low", odd, size)
     gray = measures.gray & (images.records["low"] < images.records["high"])
     if _MAX_ODD_SHARE < gray.mean() <= 0.5 and gray.sum() > _MIN_COUNT:
-        yield _known_finding(images, "gray", "low", gray)
+        yield _make_known_finding(images, "gray", "low", gray)
     quality = images.records["quality"]
     strong = (quality > 0) & (quality < _STRONG)
     if strong.any():
         median = np.median(measures.qualities)
         if median < _STRONG:
-            yield _known_finding(images, "strong compression", "medium", strong, f"{median:.0f}")
+            yield _make_known_finding(
+                images, "strong compression", "medium", strong, f"{median:.0f}"
+            )
     lossy = measures.lossy
     if _MAX_ODD_SHARE < lossy.mean() < 1 - _MAX_ODD_SHARE:
-        yield _known_finding(images, "mixed formats", "low", lossy)
+        yield _make_known_finding(images, "mixed formats", "low", lossy)

@@ -79,7 +79,7 @@ def inception_score(
         ends = np.arange(1, splits) * count // splits
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
-    def score_of(split: NDArray[np.int64]) -> float:
+    def score(split: NDArray[np.int64]) -> float:
         sums = []
         entropies = []
         for part in row_blocks(len(split)):
@@ -101,22 +101,22 @@ def inception_score(
     ratio = None
     error = 0.0
     with set_threads(1):
-        scores = [score_of(split) for split in np.split(places, ends)]
+        scores = [score(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
-            ratio, error = _compare_with_random(scores[:whole], score_of, count, part_size)
+            ratio, error = _compare_with_random(scores[:whole], score, count, part_size)
     return *mean_and_deviation(scores), ratio, error
 
 
 def _compare_with_random(
-    scores: list[float], score_of: Callable[[NDArray[np.int64]], float], count: int, size: int
+    scores: list[float], score: Callable[[NDArray[np.int64]], float], count: int, size: int
 ) -> tuple[float, float]:
     """Return the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
     standard error.
     """
     number = max(1, min(max(len(scores), _RANDOM_PARTS), _MAX_RANDOM_ROWS // size))
     parts = itertools.islice(_random_parts(count, size), number)
-    by_chance = [score_of(part) for part in parts]
+    by_chance = [score(part) for part in parts]
     usual = math.fsum(by_chance) / number
     ratio = math.fsum(scores) / len(scores) / usual
     if number < _MIN_RANDOM:

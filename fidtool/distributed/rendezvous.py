@@ -262,7 +262,7 @@ class GroupRendezvous:
         key = f"decision/{number}"
         began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
-        while None in self._arrived(number) and not self._store.check([key]):
+        while None in self._read_entries(number) and not self._store.check([key]):
             now = time.monotonic()
             if now >= deadline:
                 break
@@ -270,14 +270,14 @@ class GroupRendezvous:
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling
             # interval. The store's own wait floods the log with warnings.
             time.sleep(min(MAX_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
-        mine = Decision(self._arrived(number), self._group_rank, seconds)
+        mine = Decision(self._read_entries(number), self._group_rank, seconds)
         decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
         if number and None not in decision.entries:  # all ranks have read the previous decision
             with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
                 self._store.delete_key(f"decision/{number - 1}")
         return decision
 
-    def _arrived(self, number: int) -> list[Any]:
+    def _read_entries(self, number: int) -> list[Any]:
         """The entries of the group's ranks in this round, see `Decision`."""
         keys = [f"here/{index}" for index in range(len(self._ranks))]
         known = keys

@@ -247,7 +247,7 @@ _BY_NAME = {fold(f"{item.project}:{Path(item.url).stem}"): item for item in _ALL
 _BY_NAME |= {fold(name): item for name, item in REFERENCES.items()}
 
 
-def reference_at(path: str) -> Reference | None:
+def match_reference(path: str) -> Reference | None:
     """Return the reference that a path names, by its name or its URL; None if it names none."""
     if is_reference(path):
         return find_reference(path)[0]

@@ -109,7 +109,7 @@ def split_runs(results: Sequence[Comparison], step: int | None) -> list[tuple[st
     one per FAKE.
     """
     paths = [redact(result.fake.name) for result in results]
-    values = [_values_of(result) for result in results]
+    values = [_collect_values(result) for result in results]
     if len(results) == 1:
         return [("", [(step, values[0])])]
     swept = None if step is not None else find_sweep_numbers(paths)
@@ -123,7 +123,7 @@ def split_runs(results: Sequence[Comparison], step: int | None) -> list[tuple[st
     return [(name, [(step, row)]) for name, row in zip(names, values, strict=True)]
 
 
-def _values_of(result: Comparison) -> dict[str, float]:
+def _collect_values(result: Comparison) -> dict[str, float]:
     """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with
     their intervals.
     """

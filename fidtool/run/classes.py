@@ -78,7 +78,7 @@ def compute_classes(
     distance = plan.distance if settings.uncertainty else None
     total = sum(len(rows) for _, rows in groups.values())
     results = []
-    with run.console.processing(f"{fake.path} by {settings.grouped_by}", total) as advance:
+    with run.console.show_progress(f"{fake.path} by {settings.grouped_by}", total) as advance:
         for name, (rows_of_real, rows_of_fake) in groups.items():
             images = len(rows_of_fake)
             fewest = min(len(rows_of_real), images)

@@ -256,7 +256,7 @@ class Extraction:
         decode = decode_options(settings, self.crop, settings.diagnose, needs_pixels)
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
-            context.console.processing(name, total) as advance,
+            context.console.show_progress(name, total) as advance,
             contextlib.closing(
                 load_pieces(source, batches, decode, workers, settings.timeout, self.warn)
             ) as loaded,
@@ -333,7 +333,7 @@ class Extraction:
         """Refuse more skipped files than allowed of ``count``, those of the whole set."""
         if not skipped:
             return
-        allowed = self.settings.most_skipped(count)
+        allowed = self.settings.max_skipped(count)
         example = "; ".join(f"{bad_file.file}: {bad_file.reason}" for bad_file in skipped[:3])
         if len(skipped) > allowed:
             enough = math.ceil(1000 * len(skipped) / count) / 1000

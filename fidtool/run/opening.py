@@ -621,10 +621,10 @@ def _check_local(path: str) -> None:
 
 
 def _refuse_reference(fake: str, real: str) -> None:
-    from fidtool.references.catalogue import reference_at  # deferred: folders need none of it
+    from fidtool.references.catalogue import match_reference  # deferred: folders need none of it
 
-    own = reference_at(real)
-    if reference_at(fake) in (own, None):
+    own = match_reference(real)
+    if match_reference(fake) in (own, None):
         return
     remedy = f"pass it as {option('real')}, which comes first"
     if own:

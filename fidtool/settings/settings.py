@@ -451,7 +451,7 @@ class StatisticsSettings(CheckSettings):
             return error
         return None
 
-    def most_skipped(self, count: int) -> int:
+    def max_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
         return max_skipped_files(self.max_skip, count) if self.on_error == "skip" else 0
 

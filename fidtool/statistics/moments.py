@@ -383,13 +383,13 @@ def check_exact_products(device: torch.device) -> None:
     )
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
 
-    def tiled(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
+    def tile(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
         return integers.double().to(device).repeat(down, copies)
 
-    one = tiled(rows, down=1)
-    gram = tiled(rows.T @ rows)
-    other = tiled(small)
-    products = tiled(copies * (small @ small.T))
+    one = tile(rows, down=1)
+    gram = tile(rows.T @ rows)
+    other = tile(small)
+    products = tile(copies * (small @ small.T))
     squares = products.diagonal()
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions,
     # as in distances and resizes: a library may decide for each function.

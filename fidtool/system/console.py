@@ -80,7 +80,7 @@ class Console:
             self.warned[self.render(line)] = None
 
     @contextlib.contextmanager
-    def processing(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    def show_progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Show progress over ``total`` images; None if their number is unknown. Yields the function
         that advances it.
 

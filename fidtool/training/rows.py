@@ -161,10 +161,10 @@ class SampleRows:
 
     def absorb(self, totals: State, restored: bool | Mask) -> None:
         """Add what `totals` returned; ``restored`` is which rows are from a checkpoint."""
-        self._append(self._rows_of(totals, restored))
+        self._append(self._make_rows(totals, restored))
         self.left_out += int(totals[LEFT_OUT])
 
-    def _rows_of(self, totals: State, restored: bool | Mask) -> Records:
+    def _make_rows(self, totals: State, restored: bool | Mask) -> Records:
         rows = self._blank(len(totals["hash"]))
         rows["restored"] = restored
         for name in self.columns:

@@ -63,7 +63,7 @@ class ImageSums(SampleRows):
     """A metric's state of the real or of the generated images: their features, and the images of a
     partial batch.
 
-    The network always gets batches of one size; the last is padded. Kernels depend on the batch's
+    The network always gets batches of one size; the last is pad. Kernels depend on the batch's
     shape, so features are bit-identical regardless of how the images were passed. A hash of each
     image is stored to detect images that several ranks have, and those that are added again after a
     checkpoint that has them was restored.
@@ -132,7 +132,7 @@ class ImageSums(SampleRows):
         self._count_samples(new_samples)
 
     def flush(self) -> None:
-        """Run the network on the waiting images; the last batch is padded with black images."""
+        """Run the network on the waiting images; the last batch is pad with black images."""
         self._waiting = self._extract(self._waiting, partial=True)
         with self._explain_missing_features():
             if self._moments is not None:
@@ -307,7 +307,7 @@ class ImageSums(SampleRows):
         """Keep all images: of a sample that is there twice, one is left out when the ranks are
         merged.
         """
-        seen = self._rows_of(totals, restored)
+        seen = self._make_rows(totals, restored)
         sums = {name: totals[name].cpu().numpy() for name in SUMS if name in totals}
         held = totals.get("held", torch.zeros(0, 0, device="cpu")).cpu()
         summed = len(seen) - len(held)
@@ -331,13 +331,13 @@ class ImageSums(SampleRows):
 
 
 def _extract_features(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
-    """Return the features of each batch. A partial batch is padded with black images."""
+    """Return the features of each batch. A partial batch is pad with black images."""
 
-    def padded(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
+    def pad(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
         pixels = [image for image, _ in batch]
         pixels += [torch.zeros_like(pixels[0])] * (batch_size - len(batch))
         return contextlib.nullcontext([pixels])
 
     with unwrap_program_errors(), deterministic_mode():
-        passes = ForwardPasses([extractor], extractor.device.forward_threads, padded)
+        passes = ForwardPasses([extractor], extractor.device.forward_threads, pad)
         return [layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))]

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_log_file_has_a_line_every_ten_seconds(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], total: int | None, line: str
 ) -> None:
-    with console.Console(progress=True).processing("real", total) as advance:
+    with console.Console(progress=True).show_progress("real", total) as advance:
         advance(10)
         clock.now += 9.9
         advance(10)

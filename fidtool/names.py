@@ -105,6 +105,7 @@ def unknown_name_error(
     known: Iterable[str],
     listed: str | None = None,
     setting: SettingName | None = None,
+    close: Sequence[str] | None = None,
 ) -> InputError:
     """Return the error for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from
     fid, kid``.
@@ -112,9 +113,11 @@ def unknown_name_error(
     Args:
         known: the names that it may resemble.
         listed: the names to choose from; None lists the known ones.
+        close: names to suggest; None suggests those of the known ones that ``name`` resembles.
     """
     known = [*known]
-    close = find_similar(name, known)
+    if close is None:
+        close = find_similar(name, known)
     if listed is None:
         listed = ", ".join(known)
     hint = f"did you mean {', '.join(close)}? Choose" if close else "choose"

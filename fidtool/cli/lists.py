@@ -169,7 +169,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     if name not in _TOPICS:
         begun = [known for known in _TOPICS if known.startswith(name)]
         if len(begun) != 1:
-            raise unknown_name_error("topic", topic, begun or _TOPICS, ", ".join(_TOPICS))
+            raise unknown_name_error("topic", topic, _TOPICS, close=begun or None)
         name = begun[0]
     text = (_PAGES / f"{name}.md").read_text("utf-8").rstrip()
     if is_terminal():

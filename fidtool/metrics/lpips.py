@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import Say, missing_package, rename_setting
+from fidtool.errors import InputError, Say, missing_package, rename_setting
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number, not_computable_error
@@ -116,7 +118,9 @@ class LPIPS(PairMetric):
 
 
 def _read_torchvision_weights(choice: NetworkChoice, say: Say) -> State:
-    """Read a file, or torchvision's alexnet or vgg16 from torch.hub's folder or a download."""
+    """Read a file, or published weights of torchvision's alexnet or vgg16 from torch.hub's folder
+    or a download.
+    """
     import torch
     from torchvision.models import get_model_weights
 
@@ -126,12 +130,17 @@ def _read_torchvision_weights(choice: NetworkChoice, say: Say) -> State:
         hub_folder,
         kept_file,
         read_tensors,
-        weights_file,
     )
 
-    if choice.weights is not None:
-        return State(read_tensors(weights_file(choice)), choice.weights)
-    entry = get_model_weights(choice.model)["DEFAULT"]
+    weights = choice.weights
+    if weights is not None and os.path.isfile(weights):
+        return State(read_tensors(Path(weights)), weights)
+    entries = get_model_weights(choice.model)
+    names = entries.__members__
+    if weights not in (None, *names):
+        problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
+        raise InputError(f"{choice.option('weights', weights)} {problem}")
+    entry = entries[weights or "DEFAULT"]
     remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"
     with explain_download_errors(choice, entry.url, remedy, say):
         kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])

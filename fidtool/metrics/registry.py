@@ -121,7 +121,7 @@ def find_metric(spec: str) -> RequestedMetric:
             name = NAMES[name].name
         close[name] = None
     listed = ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])
-    raise unknown_name_error("metric", spec, [*close], listed)
+    raise unknown_name_error("metric", spec, (), listed, close=[*close])
 
 
 def _instantiate(loaded: Any) -> Any:

@@ -278,8 +278,8 @@ def find_reference(text: str) -> tuple[Reference, str]:
     reference = _BY_NAME.get(fold(f"{project}:{name}"))
     if reference is None:
         typed = f"{project}:{name}" if rest else project
-        known = suggest_references(typed)
-        raise unknown_name_error("reference", typed, known, "those of `fidtool refs`")
+        close = suggest_references(typed)
+        raise unknown_name_error("reference", typed, (), "those of `fidtool refs`", close=close)
     if not key:
         return reference, ""
     for array in reference.arrays:

@@ -41,7 +41,7 @@ class Extractor:
     Args:
         module: returns one tensor of features, or a tuple with one tensor per definition if there
             are several.
-        definitions: the definitions of the features by layer; the first is that of `features`.
+        definitions: the definitions of the features by layer; the first is that of `extract`.
             ``dims`` is 0 if the length of a vector is not known yet. With an ``input_size`` of 0,
             the network gets images as they are.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.

@@ -129,7 +129,7 @@ class SetResult:
 
     @property
     def path(self) -> str:
-        """The name as `path_of` returns it."""
+        """The name as `normalize_path` returns it."""
         return normalize_path(self.name)
 
 

@@ -197,7 +197,7 @@ class Measurer:
         return known, replace(measured, pairs=computed.pairs)
 
     def restrict_to_part(self, set_plan: SetPlan, part: str) -> None:
-        """Restrict a set to one of its parts, see `part_of`. A collective."""
+        """Restrict a set to one of its parts, see `select_part`. A collective."""
         size = self._plan.batch_size
         self._set_images(
             set_plan, self._run_on_images(set_plan, lambda images: select_part(images, part, size))

@@ -157,7 +157,7 @@ class NamedArrays:
         return str(value)
 
     def json(self, name: str, kind: Any) -> Any:
-        """Return the JSON in a string as a value of this type, see `restored`."""
+        """Return the JSON in a string as a value of this type, see `from_json_value`."""
         try:
             return from_json_value(
                 kind, json.loads(self.text(name), parse_constant=_refuse_constant)

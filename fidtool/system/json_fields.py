@@ -25,8 +25,8 @@ def to_json_value(value: Any) -> Any:
     """Return a value as it is in the JSON: a dataclass is its fields, see `to_json_fields`, or what
     its ``to_dict`` returns.
 
-    If a class method ``parse`` makes it of text, such as a crop, it is this text. `restored` is the
-    inverse.
+    If a class method ``parse`` makes it of text, such as a crop, it is this text.
+    `from_json_value` is the inverse.
     """
     if is_dataclass(value):
         if hasattr(value, "parse"):
@@ -108,7 +108,7 @@ def from_json_fields(
     constructor.
 
     Raises:
-        KeyError, TypeError, ValueError: see `restored`.
+        KeyError, TypeError, ValueError: see `from_json_value`.
     """
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind) if field.metadata != NOT_IN_JSON]

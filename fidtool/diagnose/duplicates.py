@@ -202,7 +202,7 @@ COPIES = "copies"
 _GROUPS = 8
 _FILES = 8
 # Share of the repeated images that must follow the pattern of a common seed.
-_MOST_REPEATED = 0.8
+_MAX_REPEATED = 0.8
 # Share of the set's images that must occur more than once for that pattern: all would if each
 # process had generated the same ones, but some may not be recognised.
 _MIN_REPEATED_SHARE = 0.5
@@ -321,7 +321,7 @@ def find_same_seed(names: Sequence[str], groups: GroupIndices) -> SameSeed | Non
     sizes = sizes[sizes > 1]
     if len(sizes) < 2 or sizes.sum() < _MIN_REPEATED_SHARE * len(names):
         return None
-    multiplicity = int(np.quantile(sizes, _MOST_REPEATED, method="higher"))
+    multiplicity = int(np.quantile(sizes, _MAX_REPEATED, method="higher"))
     as_often = (sizes == multiplicity) | (sizes == multiplicity - 1)
     order = sorted(range(len(names)), key=lambda place: natural_key(names[place]))
     placed = groups[order]
@@ -329,8 +329,8 @@ def find_same_seed(names: Sequence[str], groups: GroupIndices) -> SameSeed | Non
     is_same = np.diff(placed[by_group]) == 0
     steps, numbers = np.unique(np.diff(by_group)[is_same], return_counts=True)
     if (
-        sizes[as_often].sum() < _MOST_REPEATED * sizes.sum()
-        or numbers.max() < _MOST_REPEATED * numbers.sum()
+        sizes[as_often].sum() < _MAX_REPEATED * sizes.sum()
+        or numbers.max() < _MAX_REPEATED * numbers.sum()
     ):
         return None
     return SameSeed(multiplicity, int(steps[numbers.argmax()]))

@@ -53,7 +53,7 @@ MAX_POLL_SECONDS = 0.1
 """Longest pause between two looks at the store."""
 ANSWER_SECONDS = 10.0
 """How long the store may take to respond."""
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 # Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run.
 _run_numbers = itertools.count()
 # The stores that this process serves until it exits, by address.
@@ -311,9 +311,9 @@ def format_ranks(ranks: Sequence[int]) -> str:
     """The numbers of some ranks for a message: ``rank 3``, or ``ranks 0, 1 and 2 others``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    listed = "ranks " + ", ".join(map(str, ranks[:_MOST_NAMED]))
-    if len(ranks) > _MOST_NAMED:
-        listed += f" and {len(ranks) - _MOST_NAMED} others"
+    listed = "ranks " + ", ".join(map(str, ranks[:_MAX_NAMED]))
+    if len(ranks) > _MAX_NAMED:
+        listed += f" and {len(ranks) - _MAX_NAMED} others"
     return listed
 
 

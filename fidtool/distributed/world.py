@@ -292,7 +292,7 @@ def open_world(
 
 
 # Number of differences that are named.
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _MISSING = ("missing", "")
 
 
@@ -318,6 +318,6 @@ def find_differences(
                 what = f"{name} is {here[0]} on rank {zero} and {there[0]}"
             differing[what].append(f"rank {rank}")
     phrases = [f"{what} on {', '.join(on)}" for what, on in differing.items()]
-    if len(phrases) > _MOST_NAMED:
-        phrases[_MOST_NAMED:] = [f"and {len(phrases) - _MOST_NAMED} more"]
+    if len(phrases) > _MAX_NAMED:
+        phrases[_MAX_NAMED:] = [f"and {len(phrases) - _MAX_NAMED} more"]
     return phrases

@@ -78,10 +78,10 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
         chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
         index = torch.cuda.current_device() if chosen else launch.local_rank % gpus
         device = torch.device("cuda", index)
-    return describe_device(device, launch)
+    return make_device(device, launch)
 
 
-def describe_device(device: torch.device, launch: Launch | None = None) -> Device:
+def make_device(device: torch.device, launch: Launch | None = None) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of
     None is alone.
     """

@@ -27,11 +27,12 @@ _BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPScore(CLIPMetric):
-    """CLIP score (Hessel et al. 2021) of each FAKE, as in torchmetrics.
+    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at
+    least 0.
 
-    The mean and the standard deviation over images of 100 × max(cos, 0), the cosine between the
-    embeddings of an image and its caption. The value is from 0 to 100. Captions come from the
-    setting ``captions``; those of more than 77 tokens are cut, with a warning.
+    As in torchmetrics; the mean and the standard deviation over images, from 0 to 100. Captions
+    come from the setting ``captions``. Those that are too long for the network (77 tokens by
+    default) are cut, with a warning.
 
     Raises:
         InputError: if the network has no text encoder.

@@ -57,14 +57,14 @@ class CLIPMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(CLIPMetric):
-    """CLIP maximum mean discrepancy (Jayasumana et al. 2024), as in the authors' code.
+    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14
+    embeddings (336 px).
 
-    1000 × the biased estimate of the squared MMD between the sets' embeddings of norm 1, with a
-    Gaussian kernel of bandwidth 10. The network is CLIP ViT-L/14 at 336 pixels. The value is at
-    least 0, and 0 for equal sets.
+    1000 × the biased estimate, with embeddings of norm 1 and a bandwidth of 10, as in the authors'
+    code. The value is at least 0, and 0 for equal sets.
 
     Raises:
-        InputError: if the weights are not on this machine and may not be downloaded.
+        RunError: if the weights cannot be downloaded.
     """
 
     extractor: str = Setting("clip", METRICS, "NAME").help(

@@ -40,10 +40,10 @@ That of MAE has one digit: its ratio is only known to 12 %.
 @dataclass(frozen=True, kw_only=True)
 class FDR(FID):
     """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance divided by that of ImageNet's
-    validation set from its training set, for ImageNet at 256 x 256 pixels.
+    validation set.
 
-    FDr6 is the mean of FDr over the six networks of the paper, and is returned if a run has all of
-    them. A value of 1 is as far from REAL as the validation set is. The divisors are
+    FDr6 is its mean over the six networks of the paper, for ImageNet at 256 x 256 pixels, and is
+    returned if a run has all of them. A value of 1 is as far from REAL as the validation set is. The divisors are
     `DENOMINATORS`.
 
     Raises:

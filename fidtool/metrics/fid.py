@@ -25,7 +25,8 @@ POINTS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class FID(Metric):
-    """Fréchet Inception Distance (Heusel et al. 2017).
+    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's
+    features.
 
     |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½) of the means and covariances of the extractor's features
     in float64. The value is at least 0, and 0 for equal sets. Of another network than Inception it
@@ -67,9 +68,10 @@ class FID(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SpatialFID(FID):
-    """sFID (Nash et al. 2021), as in ADM's evaluator: the `FID` of spatial features.
+    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average
+    pooling.
 
-    They are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at 17 x 17 places, 2023
+    As in ADM's evaluator, they are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at 17 x 17 places, 2023
     features per image, and so depend on where things are in an image.
 
     Raises:
@@ -104,15 +106,15 @@ class SpatialFID(FID):
 
 @dataclass(frozen=True, kw_only=True)
 class FIDInfinity(Metric):
-    """FID-infinity (Chong & Forsyth 2020): the `FID` extrapolated to infinitely many generated
-    images.
+    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a
+    line in 1/N.
 
-    The FID is computed at `POINTS` numbers N of images of FAKE, from `MIN_IMAGES` to all, and
-    fitted by a line in 1/N. The value is the line at 0, with its standard error.
+    There are `POINTS` sizes, from `MIN_IMAGES` to all images of FAKE. The value is the line at
+    1/N = 0, for infinitely many generated images, with its standard error.
 
     Raises:
-        TooFewImagesError: if FAKE has fewer than `MIN_IMAGES` + `POINTS` - 1 images.
-        InputError: if the features have `MIN_IMAGES` or more dimensions.
+        InputError: if FAKE has fewer than `MIN_IMAGES` + `POINTS` - 1 images, or
+            the features have `MIN_IMAGES` or more dimensions.
     """
 
     name = "fid-infinity"

@@ -31,15 +31,16 @@ _DIMS = max(INCEPTION_DIMS)
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionScore(Metric):
-    """Inception Score (Salimans et al. 2016) of each FAKE.
+    """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's
+    classifier.
 
     exp of the mean Kullback-Leibler divergence of Inception's class probabilities of an image from
     their mean, as the mean and standard deviation over parts of the set. The value is from 1 to
     1008, and higher with more images per part. REAL is not used.
 
     Raises:
-        InputError: if the features are not Inception's 2048, the set has fewer images than
-            ``splits``, or both ``splits`` and ``part_size`` are set.
+        InputError: if the features are not Inception's 2048, FAKE has fewer images than ``splits``
+            without a ``part_size``, or a ``part_size`` is set beside other ``splits`` than 10.
     """
 
     splits: int = Setting(10, METRICS, "N", least=1, excludes="is_part_size").help(

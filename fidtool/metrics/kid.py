@@ -18,15 +18,15 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
-    """Kernel Inception Distance (Bińkowski et al. 2018).
+    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over
+    random subsets.
 
-    The unbiased estimate of the squared MMD with the kernel (<x, y> / D + 1)³, as the mean and
-    standard deviation over random subsets. It may be negative, and is 0 on average for equal
+    The mean and the standard deviation over subsets of the unbiased estimate with the kernel
+    (<x, y> / D + 1)³. It may be negative, and is 0 on average for equal
     distributions. With another kernel it is called KID-poly or KID-rbf.
 
     Raises:
-        TooFewImagesError: if a set has fewer than 2 images.
-        InputError: if a setting of the other kernel is set.
+        InputError: if a set has fewer than 2 images, or a setting of the other kernel is set.
         RunError: if values of the kernel are not finite.
     """
 

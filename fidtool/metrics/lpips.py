@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LPIPS(PairMetric):
-    """LPIPS 0.1 (Zhang et al. 2018), by the package lpips.
+    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the
+    pairs.
 
-    The mean and standard deviation over pairs of images of the distance of their normalized
-    features, weighted per channel. The value is at least 0, and 0 for equal images.
+    The value of a pair is the squared difference of normalized features, weighted per channel and
+    averaged over places. It is at least 0, and 0 for equal images. There is a standard deviation
+    over the pairs.
 
     Raises:
-        InputError: if the package is not installed.
+        InputError: if the package is not installed, the images are too small for the network, or
+            ``weights`` is neither a file nor the name of weights of torchvision.
         RunError: if the weights cannot be downloaded.
     """
 

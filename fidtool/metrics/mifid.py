@@ -9,11 +9,11 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class MIFID(FID):
-    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics.
+    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, higher if FAKE
+    copies REAL.
 
-    The `FID`, divided by the mean cosine distance of the real images to the nearest generated one
-    where that is below ``cosine_distance_eps``. The value is at least 0, and higher if FAKE copies
-    REAL.
+    The FID is divided by the mean cosine distance of the real images to the nearest generated one
+    if that is below ``cosine_distance_eps``. The value is at least 0.
     """
 
     cosine_distance_eps: float = Setting(

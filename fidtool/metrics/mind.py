@@ -9,9 +9,11 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class MIND(Metric):
-    """Monge Inception Distance (Berthet et al. 2026), as in torch-fidelity.
+    """Monge Inception Distance (Berthet et al. 2026): how far apart the features are along random
+    directions.
 
-    3 D × the squared sliced 2-Wasserstein distance of D-dimensional features: the mean over random
+    3 D × the squared sliced 2-Wasserstein distance of D-dimensional features, as in torch-fidelity:
+    the mean over random
     directions of the squared differences of sorted projections. Of the larger set as many images
     are used as the smaller one has. The value is at least 0, and 0 for equal sets.
     """

@@ -22,10 +22,11 @@ _MIN_ERROR = 1e-10
 
 @dataclass(frozen=True, kw_only=True)
 class PSNR(PairMetric):
-    """Peak signal-to-noise ratio of pairs of images in dB.
+    """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over
+    the pairs.
 
-    -10 log10 of the mean squared error of RGB values in 0..1, as the mean and standard deviation
-    over pairs. Of equal images it is 100 dB, as in RAE's evaluation.
+    -10 log10 of the mean squared error of the RGB values, with the standard deviation over the
+    pairs. Of equal images it is 100 dB, as in RAE's evaluation.
     """
 
     name = "psnr"

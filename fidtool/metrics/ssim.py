@@ -29,13 +29,13 @@ _Fraction = tuple["torch.Tensor", "torch.Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class SSIM(PairMetric):
-    """Structural similarity (Wang et al. 2004) of pairs of images.
+    """Structural similarity (Wang et al. 2004) of each pair of images: the mean over the pairs.
 
-    The mean and standard deviation over pairs of values in -1..1, which are 1 for equal images.
-    Each is the mean over RGB channels and windows, see `of_pair`.
+    The value of a pair is the mean over RGB channels and windows, in -1..1, and 1 for equal images.
+    There is a standard deviation over the pairs. See `of_pair`.
 
     Raises:
-        InputError: if an image is smaller than half of the window: 6 pixels, or 7 for ``uniform``.
+        InputError: if a side of an image is shorter than 6 pixels, or 7 for ``uniform``.
     """
 
     window: Literal["gaussian", "uniform"] = Setting("gaussian", METRICS).help(
@@ -70,9 +70,11 @@ class SSIM(PairMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleSSIM(PairMetric):
-    """Multi-scale structural similarity (Wang et al. 2003) of pairs of images, as in torchmetrics.
+    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over
+    the pairs.
 
-    The mean and standard deviation over pairs of values in 0..1, which are 1 for equal images.
+    As in torchmetrics. The value of a pair is in 0..1, and 1 for equal images. There is a standard
+    deviation over the pairs.
 
     Raises:
         InputError: if a side of an image is shorter than 176 pixels.

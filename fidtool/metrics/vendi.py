@@ -8,13 +8,14 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Va
 
 @dataclass(frozen=True, kw_only=True)
 class Vendi(Metric):
-    """Vendi score (Friedman & Dieng 2023) of each FAKE: the effective number of different images.
+    """Vendi score (Friedman & Dieng 2023) of each FAKE: its diversity, as an effective number of
+    different images.
 
     exp of the entropy of the eigenvalues of K / n, where K has the cosine similarities of n
     features. The value is from 1 to min(n, D), and higher with more images. REAL is not used.
 
     Raises:
-        TooFewImagesError: if a set has fewer than 2 images.
+        InputError: if FAKE has fewer than 2 images.
     """
 
     name = "vendi"

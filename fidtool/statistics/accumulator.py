@@ -139,7 +139,7 @@ class Accumulator:
                 if layer.with_features:
                     rows[name] = vectors.cpu().numpy()
         used = np.array(piece.used, dtype=bool)
-        self._store_rows(places[used], places[~used], rows, piece.properties, piece.skipped)
+        self._record_images(places[used], places[~used], rows, piece.properties, piece.skipped)
         if self.partner is not None and piece.partner is not None:
             of_partner = features[1:] if self.layers else features
             self.partner.add(piece.partner, of_partner, places)
@@ -162,7 +162,7 @@ class Accumulator:
             moments.absorb(other.moments[name].totals())
         used = places[np.flatnonzero(other.used)]
         unusable = places[np.flatnonzero(other.unusable)]
-        self._store_rows(used, unusable, other.rows(), other.traits, other.skipped)
+        self._record_images(used, unusable, other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 
@@ -177,7 +177,7 @@ class Accumulator:
             rows[RECORDS] = to_bytes_array(part.pictures.records)
         for name, moments in self.moments.items():
             moments.absorb(part.layers[name].sums or {})
-        self._store_rows(
+        self._record_images(
             part.part.places,
             part.part.skipped,
             rows,
@@ -185,7 +185,7 @@ class Accumulator:
             part.skipped,
         )
 
-    def _store_rows(
+    def _record_images(
         self,
         used: NDArray[np.int64],
         unusable: NDArray[np.int64],

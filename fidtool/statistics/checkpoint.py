@@ -160,7 +160,7 @@ class Checkpoint:
                 save_arrays(file, self._arrays(part, images.partner, sums.partner))
             save_arrays(self._file(part), self._arrays(part, images, sums))
         except OSError as error:
-            self._warn(_write_warning(self.folder, error))
+            self._warn(_unwritable_warning(self.folder, error))
 
     def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
         rows = sums.rows()
@@ -280,7 +280,7 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
             with atomic_write(manifest) as handle:
                 handle.write(json.dumps(asdict(_Manifest(_FORMAT, identity)), indent=1).encode())
         except OSError as error:
-            warn(_write_warning(manifest.parent, error))
+            warn(_unwritable_warning(manifest.parent, error))
         return identity.run
     except OSError as error:
         raise _checkpoint_error(
@@ -301,7 +301,7 @@ def _checkpoint_error(problem: str, *remedies: str) -> InputError:
     return InputError(problem, "choose another folder", *remedies, setting="checkpoint")
 
 
-def _write_warning(folder: Path, error: OSError) -> str:
+def _unwritable_warning(folder: Path, error: OSError) -> str:
     reason = f"cannot be written ({format_reason(error)})"
     return (
         f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose "

@@ -29,10 +29,10 @@ from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import (
     Device,
-    describe_device,
     deterministic_mode,
     device_context,
     full_fp32,
+    make_device,
 )
 from fidtool.features.extractor import Extractor
 from fidtool.features.hashes import hash_state_dict
@@ -139,12 +139,12 @@ class SharedExtractor(SharedNetwork):
         if device != self._extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor.to(describe_device(device))
+                self._extractor.to(make_device(device))
         return self._extractor
 
     def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
         choice = self.choice
-        cpu = describe_device(torch.device("cpu"))
+        cpu = make_device(torch.device("cpu"))
         if isinstance(feature, nn.Module):
             step = PLAIN_STEP if feature_step is None else feature_step
             return _PlainExtractor(feature, choice.extractor, step, cpu)

@@ -28,7 +28,7 @@ from fidtool.errors import (
     prefix_errors,
     rename_setting,
 )
-from fidtool.features.device import describe_device, deterministic_mode, device_context
+from fidtool.features.device import deterministic_mode, device_context, make_device
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models.inception import Weights
 from fidtool.metrics.lpips import LPIPS
@@ -124,9 +124,7 @@ class PairValues(SampleRows):
     def _values(self, real: Tensor, fake: Tensor) -> list[float]:
         with deterministic_mode(), device_context(self._device):
             compare = self.comparison.on_device(self._device)
-            pool = DaemonThreads(
-                describe_device(self._device).forward_threads, use_one_torch_thread
-            )
+            pool = DaemonThreads(make_device(self._device).forward_threads, use_one_torch_thread)
             futures = [pool.submit(compare, *pair) for pair in zip(real, fake, strict=True)]
             try:
                 return [future.result() for future in futures]

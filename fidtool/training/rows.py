@@ -89,9 +89,9 @@ class SampleRows:
         """Add rows, except those of samples that were added before."""
         samples = find_new_samples(rows, "hash", self._hashes)
         self.parts.append(rows[samples.new])
-        self._count_samples(samples)
+        self._record_samples(samples)
 
-    def _count_samples(self, samples: NewSamples) -> None:
+    def _record_samples(self, samples: NewSamples) -> None:
         self._hashes |= samples.added
         self.left_out += samples.different
 

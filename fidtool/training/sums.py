@@ -63,7 +63,7 @@ class ImageSums(SampleRows):
     """A metric's state of the real or of the generated images: their features, and the images of a
     partial batch.
 
-    The network always gets batches of one size; the last is pad. Kernels depend on the batch's
+    The network always gets batches of one size; the last is padded. Kernels depend on the batch's
     shape, so features are bit-identical regardless of how the images were passed. A hash of each
     image is stored to detect images that several ranks have, and those that are added again after a
     checkpoint that has them was restored.
@@ -129,10 +129,10 @@ class ImageSums(SampleRows):
         pixels = images.clone(memory_format=torch.contiguous_format)
         added = zip(pixels, seen[new_samples.new], strict=True)
         self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._count_samples(new_samples)
+        self._record_samples(new_samples)
 
     def flush(self) -> None:
-        """Run the network on the waiting images; the last batch is pad with black images."""
+        """Run the network on the waiting images; the last batch is padded with black images."""
         self._waiting = self._extract(self._waiting, partial=True)
         with self._explain_missing_features():
             if self._moments is not None:
@@ -331,7 +331,7 @@ class ImageSums(SampleRows):
 
 
 def _extract_features(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
-    """Return the features of each batch. A partial batch is pad with black images."""
+    """Return the features of each batch. A partial batch is padded with black images."""
 
     def pad(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
         pixels = [image for image, _ in batch]

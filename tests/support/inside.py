@@ -19,7 +19,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import describe_device
+from fidtool.features.device import make_device
 from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.sources.arrays import to_pixels
@@ -129,7 +129,7 @@ def inception(
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
     choice = NetworkChoice(spec, protocol=protocol, **settings)
-    device = describe_device(torch.device("cpu"), Launch())
+    device = make_device(torch.device("cpu"), Launch())
     return build_extractor(choice, fetch_state(choice, print), device).definition
 
 

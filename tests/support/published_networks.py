@@ -17,7 +17,7 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import build_extractor, fetch_state
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.device import describe_device, deterministic_mode
+from fidtool.features.device import deterministic_mode, make_device
 from fidtool.features.extractor import Extractor
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -72,7 +72,7 @@ def built(spec: str, weights: object = None) -> Extractor:
     choice = NetworkChoice(spec, None if weights is None else str(weights))
     with deterministic_mode():
         return build_extractor(
-            choice, fetch_state(choice, print), describe_device(torch.device("cpu"), Launch())
+            choice, fetch_state(choice, print), make_device(torch.device("cpu"), Launch())
         )
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import choose_device, describe_device
+from fidtool.features.device import choose_device, make_device
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import find_metric
 from fidtool.reading.decode import decode
@@ -156,7 +156,7 @@ def test_a_value_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_devices_have_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    assert describe_device(torch.device("cuda", 0), Launch()).default_workers >= 1
+    assert make_device(torch.device("cuda", 0), Launch()).default_workers >= 1
 
 
 def test_metrics_that_all_selects() -> None:

@@ -4,6 +4,7 @@ terminal.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 import fidtool
 from fidtool.cli.main import cli
 from fidtool.cli.options import Command
+from fidtool.metrics.registry import BUILT_IN
 from support.inside import COMMANDS
 from support.processes import PATIENCE
 
@@ -98,3 +100,14 @@ def test_help_and_usage_errors_wait_for_no_slow_import() -> None:
     )
     assert run.stdout.splitlines()[-1] == "imported:", run.stderr
     assert run.stderr.count("error: No such option '--nonsense'") == len(COMMANDS)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_line_says_what_a_metric_is(name: str) -> None:
+    """It is the first paragraph of the class's docstring."""
+    document = json.loads(CliRunner().invoke(cli, ["metrics", name, "--json"]).stdout)
+    about = document["metrics"][0]["about"]
+    assert about == about.strip()
+    assert about.endswith(".")
+    assert "`" not in about
+    assert len(about) > 60

@@ -15,7 +15,7 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.building import build_extractor
 from fidtool.features.choice import parse_networks
-from fidtool.features.device import describe_device
+from fidtool.features.device import make_device
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 
@@ -86,7 +86,7 @@ class Reusing(torch.nn.Module):
 
 
 def test_features_do_not_change_with_the_next_batch() -> None:
-    cpu = describe_device(torch.device("cpu"), Launch())
+    cpu = make_device(torch.device("cpu"), Launch())
     network = fidtool.Network(Reusing(), input_size=4)
     extractor = build_extractor(parse_networks(network)[0], None, cpu)
     first = extractor.extract([torch.full((4, 4, 3), 200, dtype=torch.uint8)])
@@ -100,7 +100,7 @@ def test_a_gpu_without_memory_for_resizing_names_the_remedy(
     def refuse(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    cpu = describe_device(torch.device("cpu"), Launch())
+    cpu = make_device(torch.device("cpu"), Launch())
     network = fidtool.Network(torch.nn.AvgPool2d(4), input_size=4)
     extractor = build_extractor(parse_networks(network)[0], None, cpu)
     monkeypatch.setattr("fidtool.features.extractor.prepare_images", refuse)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import describe_device, deterministic_mode
+from fidtool.features.device import deterministic_mode, make_device
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import FEATURES
 from fidtool.features.resize import Preparation
@@ -53,7 +53,7 @@ def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     standard = replace(inception("tensorflow"), dims=48)
-    cpu = describe_device(torch.device("cpu"), Launch())
+    cpu = make_device(torch.device("cpu"), Launch())
     seen = []
     for definition in (standard, replace(standard, extractor="another")):
         module = Watching()

@@ -43,8 +43,8 @@ class FDR(FID):
     validation set.
 
     FDr6 is its mean over the six networks of the paper, for ImageNet at 256 x 256 pixels, and is
-    returned if a run has all of them. A value of 1 is as far from REAL as the validation set is. The divisors are
-    `DENOMINATORS`.
+    returned if a run has all of them. A value of 1 is as far from REAL as the validation set is.
+    The divisors are `DENOMINATORS`.
 
     Raises:
         InputError: if the run has a network, a protocol or dimensions without a divisor.

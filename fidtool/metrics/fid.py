@@ -71,8 +71,8 @@ class SpatialFID(FID):
     """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average
     pooling.
 
-    As in ADM's evaluator, they are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at 17 x 17 places, 2023
-    features per image, and so depend on where things are in an image.
+    As in ADM's evaluator, they are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at
+    17 x 17 places, 2023 features per image, and so depend on where things are in an image.
 
     Raises:
         InputError: if the extractor is not Inception, or ``dims`` is 64 or 192.

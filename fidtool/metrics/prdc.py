@@ -26,8 +26,9 @@ def _share(name: str, title: str, meaning: str) -> Number:
 class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020).
 
-    Also the F-score, the harmonic mean of precision and recall. Each image has a ball, whose radius is the distance to its ``nearest_k``-th neighbour in the
-    same set. The values are shares from 0 to 1; density may be above 1.
+    Also the F-score, the harmonic mean of precision and recall. Each image has a ball, whose radius
+    is the distance to its ``nearest_k``-th neighbour in the same set. The values are shares from 0
+    to 1; density may be above 1.
 
     Raises:
         InputError: if a set has no more than ``nearest_k`` images.

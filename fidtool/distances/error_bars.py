@@ -61,10 +61,9 @@ def error_bars(
 
     Returns:
         Distances for `interval` and `difference`; and the curve. The distances are the FIDs of the
-        parts that `block_members`
-        lists, the first of which is all images: float64 array of shape (37,). With fewer than 5
-            images per dimension,
-        they are the FID of all images, and the `corrected_distance` of all and of all but each
+        parts that `block_members` lists, the first of which is all images: float64 array of shape
+        (37,). With fewer than 5 images per dimension, they are the FID of all images, and the
+        `corrected_distance` of all and of all but each
         block: shape (22,).
     """
     blocks = _blocks(fake, BLOCKS, settings)

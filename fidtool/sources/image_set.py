@@ -443,8 +443,8 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     return prefix, [path[len(prefix) :] for path in paths]
 
 
-def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return SplitMix64's outputs for its states, see `canonical_order`. It is a bijection."""
+def splitmix64(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the outputs for these states, see `canonical_order`. It is a bijection."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -465,7 +465,7 @@ def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDAr
     mask = (1 << 64) - 1
     mixed = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
     z += np.uint64((mixed ^ (mixed >> 32)) * 0xDABA0B6EB09322E3 & mask)
-    z = mix(z)
+    z = splitmix64(z)
     # The outputs are distinct, so the sort has no ties.
     if first is None or first >= count:
         return np.argsort(z, kind="stable").astype(np.int64)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fidtool.errors import InputError, short_repr, warn_program
 from fidtool.sources.arrays import hint_of_videos
-from fidtool.sources.image_set import mix
+from fidtool.sources.image_set import splitmix64
 
 # What torch applies to the tensors of a module.
 Convert = Callable[[Tensor], Tensor]
@@ -143,5 +143,5 @@ def _weights(count: int, device: torch.device) -> Tensor:
     """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood
     2014).
     """
-    values = mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    values = splitmix64(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
     return torch.from_numpy((values | np.uint64(1)).view(np.int64)).to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib.util
 import re
 import subprocess
@@ -163,6 +164,48 @@ def test_type_checkers_know_the_keywords(tmp_path: Path) -> None:
     assert [re.findall(r'"(\w+)"', error)[0] for error in errors] == ["numm", "per_class", "num"], (
         done.stdout
     )
+
+
+OF_OTHERS = {"DataLoader", "Resampling", "WeightAveraging", "to_empty", *vars(builtins)}
+"""Names of other libraries that docstrings and comments of the package refer to."""
+OF_FILES = {"mu_s", "sigma_s", "_", "fd_dinov2"}
+"""Names in files, which stand in backticks as well."""
+REFERENCE = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(\))?`(?!`)")
+"""A name in single backticks, which refers to code."""
+
+
+def defined_names(file: Path) -> set[str]:
+    """Return the names of a module's classes, functions, fields, attributes and constants, and of
+    what it imports.
+    """
+    names = {*file.relative_to(ROOT).with_suffix("").parts}
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            for statement in node.body:
+                targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return names
+
+
+def test_docstrings_refer_to_existing_names() -> None:
+    files = [*PACKAGE.rglob("*.py")]
+    known = set[str]().union(OF_OTHERS, OF_FILES, *map(defined_names, files))
+    references = 0
+    for file in files:
+        for name in REFERENCE.findall(file.read_text()):
+            first, *rest = name.split(".")
+            if first in sys.stdlib_module_names or first in ("torch", "datasets", "Image"):
+                continue
+            references += 1
+            unknown = {first, *rest} - known
+            assert not unknown, f"{file} refers to {name}, of which {unknown} does not exist"
+    assert references > 500
 
 
 SHORT = {"d": "distributed", "i": "integration", "u": "unit", "us": "unit/statistics"}

@@ -67,7 +67,8 @@ SHOWN = list(
 """Each command once, even if several pages show it."""
 INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
 NODES = [line for line in SHOWN if "--nnodes" in line]
-COMMANDS = [line for line in SHOWN if line not in (INSTALL, TEST, *NODES)]
+UV_INSTALL = next(line for line in SHOWN if line.startswith("uv venv"))
+COMMANDS = [line for line in SHOWN if line not in (INSTALL, UV_INSTALL, TEST, *NODES)]
 BY_THEMSELVES = [
     name for name in FILES if not any(Path(name).stem in command for command in COMMANDS)
 ]
@@ -480,8 +481,9 @@ def test_python_example(
 
 
 @pytest.mark.slow
-def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Run the installation command unchanged in a copy of the tracked files, with packages of this
+@pytest.mark.parametrize("install", [INSTALL, UV_INSTALL], ids=["pip", "uv"])
+def test_install_command(tmp_path: Path, environment: dict[str, str], install: str) -> None:
+    """Run an installation command unchanged in a copy of the tracked files, with packages of this
     environment.
 
     Downloading several gigabytes is left to the second command, with which these tests are run.
@@ -501,10 +503,13 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
     # installed.
     lent = next(path for path in sys.path if path.endswith("site-packages"))
     venv_hook = f"&& echo '{lent}' > $(echo .venv/lib/python3*/site-packages)/lent.pth &&"
-    command = INSTALL.replace("&&", venv_hook, 1)
+    command = install.replace("&&", venv_hook, 1)
+    uv_settings = tmp_path / "uv.toml"
+    uv_settings.write_text("[pip]\nno-deps = true\n")
     env = {
         **environment,
         "PIP_NO_DEPS": "1",
+        "UV_CONFIG_FILE": str(uv_settings),
         "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
     }
     done = subprocess.run(

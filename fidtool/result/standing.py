@@ -49,8 +49,12 @@ class Standing:
         if self.lower and self.higher:
             return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
         if self.higher:
-            return f"is below all published values, the lowest of which is {_describe(self.values[0])}"
-        return f"is above all published values, the highest of which is {_describe(self.values[-1])}"
+            return (
+                f"is below all published values, the lowest of which is {_describe(self.values[0])}"
+            )
+        return (
+            f"is above all published values, the highest of which is {_describe(self.values[-1])}"
+        )
 
 
 def _describe(value: PublishedValue) -> str:

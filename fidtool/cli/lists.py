@@ -351,12 +351,7 @@ def published(reference: str | None, as_json: bool) -> Iterator[str]:
     for value in values:
         groups.setdefault(value.reference, []).append(value)
     if reference is None:
-        rows = [("reference", "protocol", "values", "lowest", "highest")]
-        for name, group in groups.items():
-            ends = [f"{value.fid:.2f}" for value in (group[0], group[-1])]
-            protocols = dict.fromkeys(value.protocol or "?" for value in group)
-            rows.append((name, ", ".join(protocols), str(len(group)), *ends))
-        yield from align_columns(rows)
+        yield from align_columns([_SUMMARY, *map(_summary_row, groups.values())])
     else:
         for name, group in groups.items():
             yield f"{name}: {format_count(len(group), 'published value')}"
@@ -364,6 +359,15 @@ def published(reference: str | None, as_json: bool) -> Iterator[str]:
     repositories = ", ".join(sorted({value.repository for value in values}, key=str.lower))
     latest = max(value.read for value in values)
     yield paragraph(f"Read on GitHub until {latest}: {repositories}", "", "")
+
+
+_SUMMARY = ("reference", "protocol", "values", "lowest", "highest")
+
+
+def _summary_row(values: Sequence[PublishedValue]) -> tuple[str, ...]:
+    protocols = dict.fromkeys(value.protocol or "?" for value in values)
+    lowest, highest = (f"{value.fid:.2f}" for value in (values[0], values[-1]))
+    return values[0].reference, ", ".join(protocols), str(len(values)), lowest, highest
 
 
 def _published_table(values: Sequence[PublishedValue]) -> list[str]:

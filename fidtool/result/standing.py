@@ -46,15 +46,13 @@ class Standing:
         )
 
     def _place(self) -> str:
-        if self.lower and self.higher:
-            return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
-        if self.higher:
-            return (
-                f"is below all published values, the lowest of which is {_describe(self.values[0])}"
-            )
-        return (
-            f"is above all published values, the highest of which is {_describe(self.values[-1])}"
-        )
+        lowest = _describe(self.values[0])
+        highest = _describe(self.values[-1])
+        if not self.lower:
+            return f"is below all published values, the lowest of which is {lowest}"
+        if not self.higher:
+            return f"is above all published values, the highest of which is {highest}"
+        return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
 
 
 def _describe(value: PublishedValue) -> str:

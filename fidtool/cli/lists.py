@@ -1,5 +1,5 @@
-"""Commands that list what there is: metrics, presets, protocols, the guide, weights and
-references.
+"""Commands that list what there is: metrics, presets, protocols, the guide, weights, references
+and published values.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fidtool.cli.options import JSON, LocalRankZeroCommand, make_completer
 from fidtool.cli.output import (
@@ -38,6 +39,7 @@ from fidtool.metrics.registry import BUILT_IN, find_metric
 from fidtool.names import fold, format_count, unknown_name_error
 from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, find_reference
 from fidtool.references.files import PublishedFile, fetch, folder, published_files
+from fidtool.references.published import PublishedValue, published_values
 from fidtool.settings.presets import PRESETS, Preset, find_preset
 from fidtool.system.download import megabytes
 from fidtool.validation import find_settings
@@ -324,3 +326,75 @@ def _describe_reference(reference: Reference) -> list[str]:
     rows = [(f"  {name.replace('_', ' ')}", f"{facts[name]}") for name in facts if facts[name]]
     rows += [("  in the cache", f"{file.path}: {file}") for file in _cached_files(reference)]
     return [reference.name, *align_columns(rows)]
+
+
+def _complete_published(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    names = dict.fromkeys(value.reference for value in published_values())
+    return [CompletionItem(name) for name in names if name.startswith(typed)]
+
+
+@click.command(cls=LocalRankZeroCommand)
+@click.argument("reference", required=False, shell_complete=_complete_published)
+@JSON
+def published(reference: str | None, as_json: bool) -> Iterator[str]:
+    """Show the FIDs that papers print, each with the public file and lines where it was read;
+    without REFERENCE, for which references there are any.
+
+    REFERENCE is one of these, or the project that publishes several, such as adm. The lowest FID
+    comes first. A question mark is for what was not found there.
+    """
+    values = published_values(reference)
+    if as_json:
+        yield to_json_text(published=values)
+        return
+    groups = dict[str, list[PublishedValue]]()
+    for value in values:
+        groups.setdefault(value.reference, []).append(value)
+    if reference is None:
+        yield from align_columns([_SUMMARY, *map(_summary_row, groups.values())])
+    else:
+        for name, group in groups.items():
+            yield f"{name}: {format_count(len(group), 'published value')}"
+            yield from _published_table(group)
+    repositories = ", ".join(sorted({value.repository for value in values}, key=str.lower))
+    latest = max(value.read for value in values)
+    yield paragraph(f"Read on GitHub until {latest}: {repositories}", "", "")
+
+
+_SUMMARY = ("reference", "protocol", "values", "lowest", "highest")
+
+
+def _summary_row(values: Sequence[PublishedValue]) -> tuple[str, ...]:
+    protocols = dict.fromkeys(value.protocol or "?" for value in values)
+    lowest, highest = (f"{value.fid:.2f}" for value in (values[0], values[-1]))
+    return values[0].reference, ", ".join(protocols), str(len(values)), lowest, highest
+
+
+def _published_table(values: Sequence[PublishedValue]) -> list[str]:
+    """Return a heading and a line per value, without the columns of which nothing is known."""
+    heading = (
+        *("  FID", "model", "guidance", "IS", "precision", "recall", "images"),
+        *("year", "protocol", "read in"),
+    )
+    columns = zip(heading, *map(_published_row, values), strict=True)
+    known = [column for column in columns if {*column[1:]} != {"?"}]
+    return align_columns([*zip(*known, strict=True)])
+
+
+def _published_row(value: PublishedValue) -> tuple[str, ...]:
+    return (
+        f"  {value.fid:.2f}",
+        value.model,
+        value.guidance or "?",
+        _format_known(value.inception_score, ".1f"),
+        _format_known(value.precision, ".2f"),
+        _format_known(value.recall, ".2f"),
+        _format_known(value.images, ","),
+        str(value.year),
+        value.protocol or "?",
+        f"{value.repository} {value.lines}",
+    )
+
+
+def _format_known(number: float | None, form: str) -> str:
+    return "?" if number is None else format(number, form)

@@ -45,6 +45,7 @@ _COMMANDS = {
     "metrics": "List the metrics and their settings.",
     "presets": "List the presets: the settings of published values.",
     "protocols": "List the protocols, and which tools and papers use them.",
+    "published": "Show the values that papers print, with their sources.",
     "refs": "List the published statistics to compare with; download them.",
     "report": "Make the HTML page of a saved result.",
     "stats": "Write the statistics of a set of images to a file.",
@@ -52,7 +53,7 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-_LISTS = ("guide", "metrics", "presets", "protocols", "refs", "weights")
+_LISTS = ("guide", "metrics", "presets", "protocols", "published", "refs", "weights")
 _RESULTS = ("diff", "history", "report", "table", "verify")
 _MODULES = {
     **dict.fromkeys(_LISTS, "lists"),

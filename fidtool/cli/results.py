@@ -20,6 +20,7 @@ from fidtool.cli.output import (
     format_flag,
     format_labelled,
     note,
+    paragraph,
     parse_output_file,
     parse_result_file,
     print_lines,
@@ -291,3 +292,5 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield format_labelled(item.verdict, f"{item.name}: {item.found}", 10)
         if item.verdict != YES:
             yield format_labelled("", f"expected: {item.expected} ({item.source})", 10)
+    if verdict.standing is not None:
+        yield paragraph(f"{verdict.fake}: {verdict.standing.line}", "", "  ")

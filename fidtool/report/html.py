@@ -17,7 +17,15 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health, format_counts
 from fidtool.diagnose.duplicates import describe_duplicates
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import SEVERITIES, Spelling, format_argument, format_reason, option, render
+from fidtool.errors import (
+    SEVERITIES,
+    InputError,
+    Spelling,
+    format_argument,
+    format_reason,
+    option,
+    render,
+)
 from fidtool.names import (
     command_line,
     escape_text,
@@ -40,7 +48,9 @@ from fidtool.report.tables import (
 from fidtool.report.text import class_summaries, heldout_lines, select_differences
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
+from fidtool.result.standing import Standing
 from fidtool.result.values import Value
+from fidtool.result.verify import find_expected_preset, verify
 from fidtool.sources.contents import Read, ValueRange
 from fidtool.sources.crops import Crop
 
@@ -56,6 +66,8 @@ MAX_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
 # Images up to this long side are stored losslessly.
 _SMALL = 64
+# Number of published values above the FID of each FAKE, and below it.
+_NEAREST = 4
 # What a page calls that which a finding is about.
 _SET_LABELS = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
 
@@ -118,6 +130,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         "set_text": set_text,
         "list_duplicate_sentences": list_duplicate_sentences,
         "sort_findings": sort_findings,
+        "rank_published": rank_published,
         "heldout_lines": heldout_lines,
         "format_image_counts": format_image_counts,
         "option": option,
@@ -154,6 +167,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "subject": make_title(evaluation, main),
         "alerts": evaluation.alerts,
         "charts": page_charts(evaluation),
+        "standings": find_standings(evaluation),
         "columns": columns,
         "remarks": [*describe_marks(evaluation, columns), *evaluation.not_computed_lines],
         "differences": select_differences(
@@ -228,6 +242,41 @@ def sort_findings(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
     """
     findings = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return [(_SET_LABELS[finding.set], finding) for finding in findings]
+
+
+def find_standings(evaluation: Evaluation) -> list[Standing | None]:
+    """Return where the FID of each FAKE lies among published values, see
+    `fidtool.result.standing.find_standing`.
+    """
+    nowhere: list[Standing | None] = [None] * len(evaluation.results)
+    if find_expected_preset(evaluation) is None:
+        return nowhere
+    try:
+        return [verdict.standing for verdict in verify(evaluation)]
+    except InputError:  # a saved result can name a preset or reference of another version
+        return nowhere
+
+
+class Rank(NamedTuple):
+    """A row of the chart of published values; ``is_own`` is whether it is a FAKE's."""
+
+    label: str
+    fid: float
+    is_own: bool
+
+
+def rank_published(standings: Sequence[Standing | None], names: Sequence[str]) -> list[Rank]:
+    """Return the FIDs of the FAKEs that have a standing, and the published values nearest to each;
+    the lowest first.
+    """
+    published = dict[Rank, None]()
+    own = []
+    for standing, name in zip(standings, names, strict=True):
+        if standing is not None:
+            own.append(Rank(name, standing.fid, True))
+            for value in (*standing.lower[-_NEAREST:], *standing.higher[:_NEAREST]):
+                published[Rank(value.label, value.fid, False)] = None
+    return sorted([*published, *own], key=lambda rank: rank.fid)
 
 
 def list_duplicate_sentences(diagnosis: Diagnosis) -> list[str]:

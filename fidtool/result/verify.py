@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.references.catalogue import find_reference
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
+from fidtool.result.standing import Standing, find_standing
 from fidtool.settings.presets import PRESETS, find_preset
 from fidtool.system.json_fields import to_json_fields
 
@@ -39,12 +40,13 @@ class VerdictItem:
 @dataclass(frozen=True)
 class Verdict:
     """Whether the values of one FAKE are comparable with those of a preset, with one item per
-    requirement.
+    requirement; and if they are, or may be, where the FID lies among published ones.
     """
 
     fake: str
     preset: str
     items: tuple[VerdictItem, ...]
+    standing: Standing | None = None
 
     DERIVED = ("comparable",)
 
@@ -105,6 +107,17 @@ def verify(
     return [_Requirements(result, comparison, preset).verdict() for comparison in result.results]
 
 
+def find_expected_preset(evaluation: Evaluation) -> str | None:
+    """Return the preset of the run, or else that of the project whose reference is REAL; None if
+    there is neither.
+    """
+    named = evaluation.run.config.get("preset")
+    if named is not None:
+        return str(named)
+    project = evaluation.results[0].real.reference.partition(":")[0]
+    return project if project in PRESETS else None
+
+
 class _Requirements:
     """The requirements of a comparable value, and whether one FAKE meets them by what the result
     states.
@@ -118,14 +131,12 @@ class _Requirements:
         self.items: list[VerdictItem] = []
         # The reference that is REAL.
         self.published = find_reference(self.real.reference)[0] if self.real.reference else None
-        name = preset or evaluation.run.config.get("preset")
-        if name is None and self.published is not None and self.published.project in PRESETS:
-            name = self.published.project
+        name = preset or find_expected_preset(evaluation)
         if name is None:
             raise InputError(
                 "the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset"
             )
-        self.preset = find_preset(str(name))
+        self.preset = find_preset(name)
         # Protocols of the preset's networks besides Inception.
         self.further = {
             network.full: network.protocol
@@ -144,7 +155,9 @@ class _Requirements:
         self._size()
         self._format()
         self._precision()
-        return Verdict(self.fake.name, self.preset.name, tuple(self.items))
+        verdict = Verdict(self.fake.name, self.preset.name, tuple(self.items))
+        standing = find_standing(self.evaluation, self.result, verdict.comparable)
+        return replace(verdict, standing=standing)
 
     def _add(
         self, name: str, met: bool | None, found: object, expected: object, source: str = ""

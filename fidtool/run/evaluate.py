@@ -163,8 +163,7 @@ def _build_evaluation(
     ):
         judged.append(replace(result, missed=tuple(check_gates(alone, settings, baseline))))
     evaluation = replace(evaluation, results=tuple(judged))
-    if settings.preset is not None:
-        evaluation = _verify(run, evaluation)
+    evaluation = _verify(run, evaluation)
     skipped = itertools.chain.from_iterable(result.skipped for result in results)
     for bad_file in dict.fromkeys(skipped):
         run.console.warn(f"skipped {bad_file.file}: {bad_file.reason}")
@@ -268,15 +267,25 @@ def _merge_not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Ite
 
 def _verify(run: RunContext, evaluation: Evaluation) -> Evaluation:
     """Return the evaluation with notes on whether its values are comparable with those of its
-    preset.
+    preset, and where comparable ones lie among published values.
     """
-    from fidtool.result.verify import verify  # few runs need it
+    from fidtool.result.verify import find_expected_preset, verify  # few runs need it
 
+    if find_expected_preset(evaluation) is None:
+        return evaluation
     record = evaluation.run
-    verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
-    for line, verdict in verdicts.items():
-        run.console.say(line, is_result=True, warns=verdict.comparable is False)
-    return replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
+    notes = dict[str, None]()
+    for verdict in verify(evaluation):
+        lines = [verdict.line] if "preset" in record.config else []
+        if verdict.standing is not None:
+            lines.append(verdict.standing.line)
+        for line in lines:
+            named = f"{verdict.fake}: {line}"
+            if named not in notes:
+                warns = verdict.comparable is False
+                run.console.say(named, is_result=True, warns=warns)
+            notes[named] = None
+    return replace(evaluation, run=replace(record, notes=(*record.notes, *notes)))
 
 
 def measure_statistics(

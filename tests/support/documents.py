@@ -24,6 +24,7 @@ _KINDS = {
     "changes": "diff",
     "presets": "presets",
     "references": "refs",
+    "published": "published",
 }
 """A top-level key that only documents of one kind have, and the kind."""
 _PATTERNS = {"^f(id|d)": "fid"}

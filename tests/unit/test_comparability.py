@@ -12,11 +12,13 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, Definition, find_protocol, inception_definition
 from fidtool.references.catalogue import REFERENCES
+from fidtool.references.published import published_values
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
 from fidtool.result.values import FeatureSource
 from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
+from support.documents import checked
 from support.report_samples import bare, known_of
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
@@ -318,3 +320,74 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(InputError, match="it is not JSON"):
         fidtool.verify(tmp_path / "bad.json")
+
+
+# --- where an FID lies among published values ----------------------------------------------------
+
+
+def of_fid(fid: float, **changes: Any) -> Evaluation:
+    """Return a result that is comparable with the values of adm:imagenet256 but for ``changes``."""
+    evaluation = result(**changes)
+    (comparison,) = evaluation.results
+    return replace(evaluation, results=(replace(comparison, metrics={"fid": fid}),))
+
+
+OF_ADM = published_values(ADM)
+LOWEST, HIGHEST = OF_ADM[0], OF_ADM[-1]
+UNKNOWN_FORMAT = {"of_fake": {"formats": None}}
+
+
+@pytest.mark.parametrize(
+    ("fid", "place"),
+    [
+        (
+            LOWEST.fid / 2,
+            f"is below all published values, the lowest of which is {LOWEST.label} "
+            f"({LOWEST.fid:.2f})",
+        ),
+        (
+            HIGHEST.fid + 1,
+            f"is above all published values, the highest of which is {HIGHEST.label} "
+            f"({HIGHEST.fid:.2f})",
+        ),
+        (LOWEST.fid, f"lies between {LOWEST.label} ({LOWEST.fid:.2f}) and {OF_ADM[1].label} "),
+        (2.284, "lies between DiT-XL/2, cfg 1.5 (2.27) and MAR-B, cfg 2.9 (2.31)"),
+        (8.5, "lies between SiT-XL/2, 1400 epochs, no guidance (8.30) and DiT-XL/2, 400K steps, "),
+    ],
+)
+def test_where_an_fid_lies(fid: float, place: str) -> None:
+    (verdict,) = fidtool.verify(of_fid(fid))
+    standing = verdict.standing
+    assert verdict.comparable
+    assert standing is not None
+    assert standing.line.startswith(f"FID {fid:.4f} {place}")
+    assert standing.line.endswith(f": see `fidtool published {ADM}`")
+
+
+def test_a_doubt_is_said_with_it() -> None:
+    (verdict,) = fidtool.verify(of_fid(2.284, **UNKNOWN_FORMAT))
+    assert verdict.comparable is None
+    assert verdict.standing is not None
+    assert verdict.standing.line.startswith("as far as is known, FID 2.2840 lies between ")
+    document = verdict.to_dict()
+    assert checked({"schema": 1, "verdicts": [document]})
+    assert [*document["standing"]] == ["reference", "fid", "certain", "line"]
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        of_fid(2.284, fakes=10_000),
+        of_fid(2.284, protocol="pytorch-fid"),
+        of_fid(2.284, real="real/", count=1_281_167),
+        of_fid(2.284, network={"extractor": "dinov2:vitb14", "dims": 768}, protocol="torch"),
+        replace(
+            of_fid(2.284, config={"preset": "pytorch-fid", "allow_mismatch": True}, settings={}),
+            definitions={"features": definition("pytorch-fid")},
+        ),
+    ],
+    ids=["fewer images", "another protocol", "a folder", "another network", "allowed mismatch"],
+)
+def test_others_have_no_place(evaluation: Evaluation) -> None:
+    (verdict,) = fidtool.verify(evaluation)
+    assert verdict.standing is None

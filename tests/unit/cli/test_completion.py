@@ -32,6 +32,7 @@ COMPLETED = {
     "fidtool metrics fid k": ["plain,kid"],
     "fidtool presets cl": ["plain,clean-fid"],
     "fidtool refs adm:imagenet25": ["plain,adm:imagenet256"],
+    "fidtool published adm:imagenet25": ["plain,adm:imagenet256"],
     "fidtool refs --download adm:imagenet25": ["plain,adm:imagenet256"],
     "fidtool verify fid.json --preset cl": ["plain,clean-fid"],
     "fidtool guide pa": ["plain,papers", "plain,parity"],

@@ -25,6 +25,7 @@ LEAST = {
     "protocols": [],
     "metrics": [],
     "refs": [],
+    "published": [],
     "presets": [],
     "table": ["fid.json"],
     "verify": ["fid.json"],

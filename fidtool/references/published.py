@@ -1,0 +1,112 @@
+"""Published values: what papers print for a reference, each with the file and line where it was
+read.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from fidtool.names import fold, unknown_name_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedValue:
+    """The FID of a model in a publication, as it was read in a public repository.
+
+    Attributes:
+        reference: the real images: the name of a `fidtool.references.catalogue.Reference`, or of a
+            data set of which there is none.
+        protocol: the protocol; empty if it was not found there.
+        model: the model, and what distinguishes it from the others.
+        fid: the FID; the rFID of a tokenizer.
+        inception_score: the Inception Score; this, ``precision`` and ``recall`` are None if they
+            are not printed there.
+        images: number of generated images; None if it was not found there.
+        guidance: kind and scale of the guidance, ``none`` without; empty if it was not found there.
+        year: year of the publication, which may quote an older one.
+        repository: the repository on GitHub.
+        commit: its commit.
+        lines: its files, each with the numbers of its lines, first that of the FID.
+        read: date on which it was read, as in ISO 8601.
+    """
+
+    reference: str
+    protocol: str
+    model: str
+    fid: float
+    inception_score: float | None
+    precision: float | None
+    recall: float | None
+    images: int | None
+    guidance: str
+    year: int
+    repository: str
+    commit: str
+    lines: str
+    read: str
+
+    @property
+    def label(self) -> str:
+        """The model with its guidance."""
+        if self.guidance == "none":
+            return f"{self.model}, no guidance"
+        return f"{self.model}, {self.guidance}" if self.guidance else self.model
+
+
+def published_values(reference: str | None = None) -> list[PublishedValue]:
+    """Return the published values, by reference, the lowest FID first.
+
+    Args:
+        reference: name of a reference or data set, or of the project before its colon; None
+            returns all. Case, hyphens and underscores do not matter.
+
+    Raises:
+        InputError: if there are none of this name.
+    """
+    values = _read_table()
+    if reference is None:
+        return values
+    wanted = fold(reference.rstrip(":"))
+    chosen = [
+        value
+        for value in values
+        if wanted in (fold(value.reference), fold(value.reference.partition(":")[0]))
+    ]
+    if not chosen:
+        known = dict.fromkeys(value.reference for value in values)
+        listed = "those of `fidtool published`"
+        raise unknown_name_error("reference of published values", reference, known, listed)
+    return chosen
+
+
+@cache
+def _read_table() -> list[PublishedValue]:
+    text = files("fidtool.references").joinpath("published.tsv").read_text("utf-8")
+    values = [_parse_row(row) for row in csv.DictReader(text.splitlines(), delimiter="\t")]
+    return sorted(values, key=lambda value: (value.reference, value.fid))
+
+
+def _parse_row(row: dict[str, str]) -> PublishedValue:
+    return PublishedValue(
+        reference=row["reference"],
+        protocol=row["protocol"],
+        model=row["model"],
+        fid=float(row["fid"]),
+        inception_score=_parse_number(row["inception_score"]),
+        precision=_parse_number(row["precision"]),
+        recall=_parse_number(row["recall"]),
+        images=int(row["images"]) if row["images"] else None,
+        guidance=row["guidance"],
+        year=int(row["year"]),
+        repository=row["repository"],
+        commit=row["commit"],
+        lines=row["lines"],
+        read=row["read"],
+    )
+
+
+def _parse_number(text: str) -> float | None:
+    return float(text) if text else None

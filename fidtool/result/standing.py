@@ -1,0 +1,82 @@
+"""Where the FID of a result lies among published values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fidtool.references.published import PublishedValue, published_values
+from fidtool.result.evaluation import Comparison, Evaluation
+from fidtool.system.json_fields import NOT_IN_JSON
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the FID of a FAKE lies among the published values for its reference.
+
+    Attributes:
+        reference: name of the reference.
+        fid: the FID of the FAKE.
+        certain: whether it is known to be comparable.
+        values: the published values, the lowest first.
+    """
+
+    reference: str
+    fid: float
+    certain: bool
+    values: tuple[PublishedValue, ...] = field(metadata=NOT_IN_JSON)
+
+    DERIVED = ("line",)
+
+    @property
+    def lower(self) -> list[PublishedValue]:
+        """The values that are not above the FID."""
+        return [value for value in self.values if value.fid <= self.fid]
+
+    @property
+    def higher(self) -> list[PublishedValue]:
+        """The values above the FID."""
+        return [value for value in self.values if value.fid > self.fid]
+
+    @property
+    def line(self) -> str:
+        """Between which two published values it lies, as a sentence."""
+        doubt = "" if self.certain else "as far as is known, "
+        return (
+            f"{doubt}FID {self.fid:.4f} {self._place()}: see `fidtool published {self.reference}`"
+        )
+
+    def _place(self) -> str:
+        lowest = _describe(self.values[0])
+        highest = _describe(self.values[-1])
+        if not self.lower:
+            return f"is below all published values, the lowest of which is {lowest}"
+        if not self.higher:
+            return f"is above all published values, the highest of which is {highest}"
+        return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
+
+
+def _describe(value: PublishedValue) -> str:
+    return f"{value.label} ({value.fid:.2f})"
+
+
+def find_standing(
+    evaluation: Evaluation, result: Comparison, comparable: bool | None
+) -> Standing | None:
+    """Return where the FID of a FAKE lies; None if it is not comparable, it has none, or nothing is
+    published for its reference and protocol.
+
+    Args:
+        comparable: whether it is comparable with published values; None if that is not known.
+    """
+    fid = result.metrics.get("fid")
+    definition = evaluation.definition
+    if comparable is False or fid is None or definition is None:
+        return None
+    values = tuple(
+        value
+        for value in published_values()
+        if (value.reference, value.protocol) == (result.real.reference, definition.protocol_name)
+    )
+    if not values:
+        return None
+    return Standing(values[0].reference, fid, comparable is True, values)

@@ -71,11 +71,10 @@ class PixelMetric(PairMetric):
     """
 
     channel: Literal["rgb", "y"] = Setting("rgb", METRICS).help(
-        "PSNR, SSIM: red, green and blue, or Y, the luma of BT.601 as MATLAB's rgb2ycbcr computes "
-        "it."
+        "Compare red, green and blue, or Y: the luma of BT.601, as in MATLAB's rgb2ycbcr."
     )
     border: int = Setting(0, METRICS, "N", least=0).help(
-        "PSNR, SSIM: leave out N pixels at each edge of the images."
+        "Leave out N pixels at each edge of the images."
     )
 
     def __post_init__(self) -> None:

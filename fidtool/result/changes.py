@@ -15,8 +15,7 @@ from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
-from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
+from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import escape_text, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
@@ -24,7 +23,6 @@ from fidtool.result.values import Value
 from fidtool.sources.contents import explain_errors
 from fidtool.system.json_fields import to_json_fields, to_json_value
 from fidtool.system.local_files import read_file
-from fidtool.validation import find_settings
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -229,13 +227,9 @@ def _comparable_facts(
     """Return what a result states besides its values."""
     (result,) = evaluation.results
     config = evaluation.run.config
-    settings = {key: config[key] for key in config if key not in METRIC_SETTINGS}
-    for name, recorded in evaluation.settings.items():
-        # A version without one of its settings had what is the default.
-        usual = find_settings(BUILT_IN.get(name, Metric))
-        settings[name] = {key: usual[key].default for key in usual} | dict(recorded)
+    others = {key: config[key] for key in config if key not in METRIC_SETTINGS}
     return {
-        "settings": settings,
+        "settings": {**others, **evaluation.complete_settings},
         "protocol": to_json_value(definitions),
         "REAL": _set_facts(result.real),
         "FAKE": _set_facts(result.fake),

@@ -242,7 +242,7 @@ class _Requirements:
         """Those of the metrics if the preset has some for metrics that were computed, and what
         these require. A preset without a network requires one of its metrics.
         """
-        computed = self.evaluation.settings
+        computed = self.evaluation.complete_settings
         metrics = self.preset.settings["metrics"].split(",")
         if "protocol" not in self.preset.settings:
             met = not computed.keys().isdisjoint(metrics)
@@ -253,7 +253,7 @@ class _Requirements:
             if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
                 if metric.name in computed:
-                    found.append(f"{key} {computed[metric.name].get(setting.name)}")
+                    found.append(f"{key} {computed[metric.name][setting.name]}")
                     expected.append(f"{key} {value}")
         if expected:
             self._add_equal("settings of metrics", ", ".join(found), ", ".join(expected))

@@ -84,6 +84,7 @@ _ADM = Preset(
     other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
 )
 
+
 def _super_resolution(scale: int) -> Preset:
     """Return the preset of a scale, which is the border as well."""
     return Preset(

@@ -5,11 +5,20 @@ image it belongs to.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Values, mean_of_images
+from fidtool.metrics.metric import (
+    METRICS,
+    FeatureSet,
+    Metric,
+    MetricContext,
+    Values,
+    mean_of_images,
+    not_computable_error,
+)
+from fidtool.validation import Setting
 
 if TYPE_CHECKING:
     import torch
@@ -53,3 +62,76 @@ class PairMetric(Metric):
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         return mean_of_images(self.numbers[0], fake.pairs[self.name], context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelMetric(PairMetric):
+    """Base class of metrics of pairs that can be of the luma, and without a border, as papers on
+    super-resolution and restoration report them.
+    """
+
+    channel: Literal["rgb", "y"] = Setting("rgb", METRICS).help(
+        "Compare red, green and blue, or Y: the luma of BT.601, as in MATLAB's rgb2ycbcr."
+    )
+    border: int = Setting(0, METRICS, "N", least=0).help(
+        "Leave out N pixels at each edge of the images."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts = ["Y"] if self.channel == "y" else []
+        if self.border:
+            parts.append(f"border {self.border}")
+        if parts:
+            (number,) = self.numbers
+            number = replace(number, title=f"{number.title} ({', '.join(parts)})")
+            object.__setattr__(self, "numbers", (number,))
+
+    def channels(
+        self, real: torch.Tensor, fake: torch.Tensor, least: int = 1
+    ) -> Iterator[torch.Tensor]:
+        """Yield the channels of a pair without the border, one at a time, for the memory.
+
+        Args:
+            real, fake: as in `PairMetric.of_pair`.
+            least: the shortest allowed side without the border.
+
+        Returns:
+            Float64 tensors of shape (2, height, width), of the real image first: in 0..255, or in
+            16..235 for Y, which is not rounded.
+
+        Raises:
+            InputError: if a side is too short.
+        """
+        border = self.border
+        check_size(self, real, least + 2 * border)
+        height, width, _ = real.shape
+        rows = slice(border, height - border)
+        columns = slice(border, width - border)
+        planes = split_channels(real[rows, columns], fake[rows, columns])
+        if self.channel == "rgb":
+            yield from planes
+            return
+        red, green, blue = planes
+        yield (65.481 * red + 128.553 * green + 24.966 * blue) / 255 + 16
+
+
+def check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
+    """Refuse an image of shape (height, width, 3) with a side that is shorter than ``least``."""
+    height, width, _ = image.shape
+    if min(height, width) < least:
+        raise not_computable_error(
+            metric,
+            f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
+            f"has {width}×{height}:",
+        )
+
+
+def split_channels(real: torch.Tensor, fake: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the channels of a pair, float64 of shape (2, height, width): one at a time, for the
+    memory.
+    """
+    import torch
+
+    for channel in range(real.shape[2]):
+        yield torch.stack([real[..., channel], fake[..., channel]]).double()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fidtool.errors import ResultWarning
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import FeatureSet, MetricContext, Number, Values
-from fidtool.metrics.pairs import PairMetric
+from fidtool.metrics.pairs import PixelMetric
 from fidtool.names import format_count
 
 if TYPE_CHECKING:
@@ -21,12 +21,15 @@ _MIN_ERROR = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSNR(PairMetric):
+class PSNR(PixelMetric):
     """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over
     the pairs.
 
-    -10 log10 of the mean squared error of the RGB values, with the standard deviation over the
-    pairs. Of equal images it is 100 dB, as in RAE's evaluation.
+    -10 log10 of the mean squared error of the RGB values or of Y, with the standard deviation over
+    the pairs. Of equal images it is 100 dB, as in RAE's evaluation.
+
+    Raises:
+        InputError: if nothing of an image is left inside the border.
     """
 
     name = "psnr"
@@ -44,8 +47,13 @@ class PSNR(PairMetric):
     )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        total = int((real.int() - fake.int()).square_().sum())  # exact, in int64
-        error = total / (255**2 * real.numel())
+        total = 0.0
+        count = 0
+        for one, other in self.channels(real, fake):
+            # Of RGB exact: sums of integers.
+            total += float((one - other).square_().sum())
+            count += one.numel()
+        error = total / (255**2 * count)
         return -10.0 * math.log10(max(error, _MIN_ERROR))
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:

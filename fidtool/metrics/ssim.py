@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import METRICS, Number, not_computable_error
-from fidtool.metrics.pairs import PairMetric
+from fidtool.metrics.metric import METRICS, Number
+from fidtool.metrics.pairs import PairMetric, PixelMetric, check_size, split_channels
 from fidtool.validation import Setting
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 # The constants of Wang et al. for values in 0..1.
 _C1 = 0.01**2
 _C2 = 0.03**2
-_MIN_SIDE = {"gaussian": 6, "uniform": 7}
+_MIN_SIDE = {"gaussian": 6, "gaussian-valid": 11, "uniform": 7}
 # Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003.
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 # The window of 11 pixels is inside the image at the coarsest scale.
@@ -28,19 +27,20 @@ _Fraction = tuple["torch.Tensor", "torch.Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSIM(PairMetric):
+class SSIM(PixelMetric):
     """Structural similarity (Wang et al. 2004) of each pair of images: the mean over the pairs.
 
-    The value of a pair is the mean over RGB channels and windows, in -1..1, and 1 for equal images.
+    The value of a pair is the mean over channels and windows, in -1..1, and 1 for equal images.
     There is a standard deviation over the pairs. See `of_pair`.
 
     Raises:
-        InputError: if a side of an image is shorter than 6 pixels, or 7 for ``uniform``.
+        InputError: if a side of an image, without the border, is shorter than 6 pixels, 7 for
+            ``uniform`` or 11 for ``gaussian-valid``.
     """
 
-    window: Literal["gaussian", "uniform"] = Setting("gaussian", METRICS).help(
-        "SSIM: its window, gaussian of 11 pixels as in torchmetrics, or uniform of 7 pixels as "
-        "in scikit-image."
+    window: Literal["gaussian", "gaussian-valid", "uniform"] = Setting("gaussian", METRICS).help(
+        "SSIM: its window, gaussian of 11 pixels as in torchmetrics, the same inside the images "
+        "alone as in papers on super-resolution, or uniform of 7 pixels as in scikit-image."
     )
 
     name = "ssim"
@@ -60,11 +60,14 @@ class SSIM(PairMetric):
         """Return the mean over channels and places of the window, computed in float64.
 
         The ``gaussian`` window, with a standard deviation of 1.5, is at all pixels of images that
-        are reflected at their edges, as in torchmetrics; the ``uniform`` one is inside the images,
-        with the sample covariance, as in scikit-image.
+        are reflected at their edges, as in torchmetrics; the ``gaussian-valid`` one is the same
+        inside the images alone, as in the program of Wang et al.; the ``uniform`` one is inside the
+        images, with the sample covariance, as in scikit-image.
         """
-        _check_size(self, real, _MIN_SIDE[self.window])
-        means = [_mean_ratio(*_ssim_terms(images, self.window)) for images in _channels(real, fake)]
+        means = [
+            _mean_ratio(*_ssim_terms(images / 255, self.window))
+            for images in self.channels(real, fake, _MIN_SIDE[self.window])
+        ]
         return math.fsum(means) / len(means)
 
 
@@ -101,8 +104,8 @@ class MultiScaleSSIM(PairMetric):
         has the SSIM, at all pixels of images that are reflected at their edges, and the others have
         its term of contrast and structure, inside the images. A negative mean counts as 0.
         """
-        _check_size(self, real, _MIN_MULTISCALE_SIDE)
-        of_channels = [self._channel_means(images) for images in _channels(real, fake)]
+        check_size(self, real, _MIN_MULTISCALE_SIDE)
+        of_channels = [self._channel_means(images / 255) for images in split_channels(real, fake)]
         product = 1.0
         for scale, weight in zip(zip(*of_channels, strict=True), _WEIGHTS, strict=True):
             product *= max(0.0, math.fsum(scale) / len(scale)) ** weight
@@ -119,26 +122,6 @@ class MultiScaleSSIM(PairMetric):
         return [*means, _mean_ratio(*_ssim_terms(images, "gaussian"))]
 
 
-def _check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
-    height, width, _ = image.shape
-    if min(height, width) < least:
-        raise not_computable_error(
-            metric,
-            f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
-            f"has {width}×{height}:",
-        )
-
-
-def _channels(real: torch.Tensor, fake: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the channels of two images in 0..1, shape (2, height, width): one at a time, for the
-    memory.
-    """
-    import torch
-
-    for channel in range(real.shape[2]):
-        yield torch.stack([real[..., channel], fake[..., channel]]).double() / 255
-
-
 def _mean_ratio(luminance: _Fraction, contrast: _Fraction) -> float:
     return float((luminance[0] * contrast[0] / (luminance[1] * contrast[1])).mean())
 
@@ -149,12 +132,13 @@ def _ssim_terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction
     """
     import torch
 
-    weights = [1 / 7] * 7
-    scale = 49 / 48
-    if window == "gaussian":
-        weights = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)]
-        weights = [weight / sum(weights) for weight in weights]
-        scale = 1.0
+    weights = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)]
+    weights = [weight / sum(weights) for weight in weights]
+    scale = 1.0
+    if window == "uniform":
+        weights = [1 / 7] * 7
+        scale = 49 / 48
+    elif window == "gaussian":
         images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
     x, y = images
     # Only the sum of the variances is needed.

@@ -229,7 +229,7 @@ def _comparable_facts(
     config = evaluation.run.config
     others = {key: config[key] for key in config if key not in METRIC_SETTINGS}
     return {
-        "settings": {**others, **evaluation.settings},
+        "settings": {**others, **evaluation.complete_settings},
         "protocol": to_json_value(definitions),
         "REAL": _set_facts(result.real),
         "FAKE": _set_facts(result.fake),

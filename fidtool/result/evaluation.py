@@ -22,6 +22,8 @@ from fidtool.errors import (
     worst_first,
 )
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
+from fidtool.metrics.metric import Metric
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import command_line, format_count
 from fidtool.result.explanations import (
     Classes,
@@ -46,6 +48,7 @@ from fidtool.system.json_fields import (
     to_json_value,
 )
 from fidtool.system.local_files import read_file
+from fidtool.validation import find_settings
 
 SCHEMA = 3
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not
@@ -357,6 +360,16 @@ class Evaluation:
     def definition(self) -> Definition | None:
         """Definition of the extractor's features."""
         return self.definitions[FEATURES]
+
+    @property
+    def complete_settings(self) -> dict[str, dict[str, Any]]:
+        """``settings``, with the defaults of those that an older version did not have."""
+        complete = {name: dict(own) for name, own in self.settings.items()}
+        for value in self.values:
+            usual = find_settings(BUILT_IN.get(value.metric, Metric))
+            defaults = {key: usual[key].default for key in usual}
+            complete[value.metric] = defaults | complete.get(value.metric, {})
+        return complete
 
     def basis(self, value: Value) -> str:
         """Return what the features of a value are: ``Inception, 2048 dimensions, protocol

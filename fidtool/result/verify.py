@@ -145,16 +145,19 @@ class _Requirements:
         }
 
     def verdict(self) -> Verdict:
+        has_network = "protocol" in self.preset.settings
         self._check_fake_count()
         self._check_real_count()
-        self._check_network()
-        self._check_other_networks()
+        if has_network:
+            self._check_network()
+            self._check_other_networks()
         self._settings()
         self._reference()
         self._crop()
         self._size()
         self._format()
-        self._precision()
+        if has_network:
+            self._precision()
         verdict = Verdict(self.fake.name, self.preset.name, tuple(self.items))
         standing = find_standing(self.evaluation, self.result, verdict.comparable)
         return replace(verdict, standing=standing)
@@ -250,16 +253,20 @@ class _Requirements:
 
     def _settings(self) -> None:
         """Those of the metrics if the preset has some for metrics that were computed, and what
-        these require.
+        these require. A preset without a network requires one of its metrics.
         """
-        computed = self.evaluation.settings
+        computed = self.evaluation.complete_settings
+        metrics = self.preset.settings["metrics"].split(",")
+        if "protocol" not in self.preset.settings:
+            met = not computed.keys().isdisjoint(metrics)
+            self._add("metrics", met, ", ".join(computed), " or ".join(metrics))
         found = []
         expected = []
         for key, value in self.preset.settings.items():
             if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
                 if metric.name in computed:
-                    found.append(f"{key} {computed[metric.name].get(setting.name)}")
+                    found.append(f"{key} {computed[metric.name][setting.name]}")
                     expected.append(f"{key} {value}")
         if expected:
             self._add_equal("settings of metrics", ", ".join(found), ", ".join(expected))

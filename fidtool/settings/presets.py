@@ -84,6 +84,36 @@ _ADM = Preset(
     other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
 )
 
+
+def _super_resolution(scale: int) -> Preset:
+    """Return the preset of a scale, which is the border as well."""
+    return Preset(
+        name=f"sr-x{scale}",
+        about=f"PSNR and SSIM of super-resolution by {scale}, as in RCAN, SwinIR and BasicSR",
+        settings={
+            "metrics": "psnr,ssim",
+            "psnr_channel": "y",
+            "psnr_border": scale,
+            "ssim_channel": "y",
+            "ssim_border": scale,
+            "ssim_window": "gaussian-valid",
+        },
+        fakes=None,
+        reference="the images in high resolution, whose sides are multiples of the scale",
+        notes=(
+            "The border that is left out has as many pixels as the scale.",
+            "Y is not rounded; programs that convert bytes in MATLAB round it, and have a slightly "
+            "lower PSNR.",
+            "Grayscale images count as RGB, as in SwinIR and BasicSR; RCAN compares their gray "
+            "levels.",
+            "BasicSR gives values of RGB for DIV2K, which need `--psnr-channel rgb` and "
+            "`--ssim-channel rgb`.",
+        ),
+        source="JingyunLiang/SwinIR, main_test_swinir.py and utils/util_calculate_psnr_ssim.py",
+        other_names=(f"super-resolution-x{scale}",),
+    )
+
+
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -209,6 +239,7 @@ PRESETS = {
             ),
             source="toshas/torch-fidelity, torch_fidelity/metrics.py",
         ),
+        *map(_super_resolution, (2, 3, 4, 8)),
     )
 }
 """The presets by name."""

@@ -28,6 +28,7 @@ def test_any_number_of_ranks_gives_the_same_bits(fidtool: Run, tmp_path: Path) -
         "--json",
     )
     arguments += ("--lpips-weights", "backbone.pth", "--no-cache", "--batch-size", 4)
+    arguments += ("--psnr-channel", "y", "--psnr-border", 3, "--ssim-channel", "y")
     found, tables = [], []
     for ranks in (1, 2, 3):
         outcome = fidtool(*arguments, "--pairs-output", f"{ranks}.csv", ranks=ranks)

@@ -416,6 +416,12 @@ def check_printed(command: str, stdout: str) -> None:
         )
     elif "--preset fdr6" in command:
         assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
+    elif "--preset sr-x4" in command or "--metrics psnr,ssim " in command:
+        words = " (Y, border 4)" * ("sr-x4" in command)
+        assert [line.partition(":")[0] for line in stdout.splitlines()] == [
+            f"PSNR{words}",
+            f"SSIM{words}",
+        ]
     elif re.match(
         r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command
     ):

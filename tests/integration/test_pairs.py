@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import re
 import shutil
 import time
@@ -78,7 +79,7 @@ def test_one_pass_gives_the_features_of_both_sets(here: Run, sets: tuple[Path, P
     run = both.json["run"]
     assert (run["images_computed"], run["forward_passes"]) == (18, 6)
     assert run["extraction"]["pairs"] > 0
-    assert both.json["settings"]["ssim"] == {"window": "gaussian"}
+    assert both.json["settings"]["ssim"] == {"channel": "rgb", "border": 0, "window": "gaussian"}
     assert (
         both.json["results"][0]["sets"]["real"]["pixels"]
         == alone.json["results"][0]["sets"]["real"]["pixels"]
@@ -428,6 +429,105 @@ def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
         "from --metrics"
     )
     assert words in refused.error
+
+
+Y_SETTINGS = ("--psnr-channel", "y", "--psnr-border", 4, "--ssim-channel", "y")
+
+
+def test_channel_and_border_are_in_title_and_record(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """In text, table, page and JSON. Values of other pixels are not compared."""
+    run = ("compute", *sets, "--metrics", "psnr,ssim")
+    here(*run, "-o", "rgb.json")
+    text = here(*run, *Y_SETTINGS, "-o", "y.json", "--report", "y.html").stdout
+    titles = ["PSNR (Y, border 4)", "SSIM (Y)"]
+    assert [line.partition(":")[0] for line in text.splitlines()] == titles
+    page = (tmp_path / "y.html").read_text()
+    table = here("table", "y.json", "rgb.json").stdout.splitlines()[0]
+    for title in titles:
+        assert title in page
+        assert title in table
+    evaluation = json.loads((tmp_path / "y.json").read_text())
+    assert evaluation["settings"] == {
+        "psnr": {"channel": "y", "border": 4},
+        "ssim": {"channel": "y", "border": 0, "window": "gaussian"},
+    }
+    assert "psnr.channel: rgb -> y" in here("diff", "rgb.json", "y.json").stdout.splitlines()[0]
+    of_border = here(*run, "--psnr-border", 1).stdout.splitlines()[0]
+    assert of_border.startswith("PSNR (border 1): ")
+    assert "psnr.border: 0 -> 4" in here("diff", "rgb.json", "y.json").stdout
+
+
+def test_results_without_channel_and_border_are_of_the_defaults(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Those of a version that had no such settings can be compared."""
+    run = ("compute", *sets, "--metrics", "psnr,ssim")
+    here(*run, "-o", "now.json")
+    here(*run, *Y_SETTINGS, "-o", "y.json")
+    content = json.loads((tmp_path / "now.json").read_text())
+    content["settings"] = {"ssim": {"window": "gaussian"}}
+    (tmp_path / "before.json").write_text(json.dumps(content))
+    same = here("diff", "before.json", "now.json").stdout
+    assert "not comparable" not in same
+    assert "psnr." not in same
+    assert "psnr.channel: rgb -> y" in here("diff", "before.json", "y.json").stdout
+    found = here("verify", "before.json", "--preset", "sr-x4")
+    assert "settings of metrics: psnr_channel rgb, psnr_border 0, ssim_channel" in found.stdout
+
+
+def test_a_border_that_leaves_nothing_is_refused(here: Run, sets: tuple[Path, Path]) -> None:
+    """The sides are 40 and 30 pixels."""
+    run = ("compute", *sets, "--metrics", "psnr,ssim")
+    assert here(*run, "--psnr-border", 14).status == 0
+    refused = here(*run, "--psnr-border", 15)
+    words = ".png: PSNR (border 15) needs images of at least 31×31 pixels, and one has 40×30: "
+    assert (refused.status, words in refused.error) == (2, True)
+    assert here(*run, "--ssim-border", 10, "--ssim-window", "uniform").status == 0
+    assert here(*run, "--ssim-border", 9, "--ssim-window", "gaussian-valid").status == 0
+    refused = here(*run, "--ssim-border", 10, "--ssim-window", "gaussian-valid")
+    assert "SSIM (border 10) needs images of at least 31×31 pixels" in refused.error
+    refused = here(*run, "--psnr-border", -1)
+    assert "--psnr-border must be at least 0, not -1" in refused.error
+
+
+def test_identical_pairs_have_100_db_on_y(here: Run, sets: tuple[Path, Path]) -> None:
+    found = here("compute", sets[0], sets[0], "--preset", "sr-x4")
+    assert found.stdout.splitlines() == [
+        "PSNR (Y, border 4): 100.00 ± 0.00",
+        "SSIM (Y, border 4): 1.0000 ± 0.0000",
+    ]
+    assert "9 pairs of (almost) identical images, whose PSNR counts as 100 dB" in found.stderr
+
+
+def test_requirements_of_super_resolution(here: Run, sets: tuple[Path, Path]) -> None:
+    run = ("compute", *sets, "--preset", "sr-x4")
+    met = here(*run, "-o", "met.json")
+    assert "comparable with published values of sr-x4, as far as is known" in met.stderr
+    verdict = here("verify", "met.json", "--json").json["verdicts"][0]
+    found = {item["name"]: item["verdict"] for item in verdict["items"]}
+    assert found == {
+        "images of FAKE": "not known",
+        "images of REAL": "not known",
+        "metrics": "yes",
+        "settings of metrics": "yes",
+        "reference": "not known",
+        "format of FAKE": "yes",
+    }
+    for changed in (
+        ("--psnr-border", 2),
+        ("--ssim-channel", "rgb"),
+        ("--ssim-window", "gaussian"),
+    ):
+        missed = here(*run, *changed, "-o", "missed.json")
+        assert "not comparable with published values of sr-x4: settings of metrics" in missed.stderr
+        assert here("verify", "missed.json").status == 3
+    assert here("verify", "met.json", "--preset", "sr-x2").status == 3
+    here("compute", *sets, "--extractor", TINY, "-o", "fid.json")
+    other = here("verify", "fid.json", "--preset", "sr-x4")
+    assert other.status == 3
+    assert re.search(r"no +metrics: fid\n +expected: psnr or ssim", other.stdout)
 
 
 def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

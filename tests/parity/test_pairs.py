@@ -1,5 +1,5 @@
-"""PSNR, SSIM, MS-SSIM and LPIPS against torchmetrics, scikit-image and the package lpips, on the
-same images.
+"""PSNR, SSIM, MS-SSIM and LPIPS against torchmetrics, scikit-image and the package lpips, and those
+of Y against scikit-image and the steps of BasicSR, on the same images.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import correlate1d
 
 import fidtool
+from fidtool.settings.presets import PRESETS
+from support.command_line import Run
 from support.places import CONFORMANCE
 from support.reconstructions import SIZES, make_reconstructions, rgb, write_backbone
 
@@ -198,3 +201,129 @@ def test_photos_and_their_jpeg_encodings(
         pairs = [(file, place / f"{file.stem}.jpeg") for file in sorted(real.iterdir())]
         compare(pairs, real, place)
         compare_lpips("alex", pairs, real, place, weights)
+
+
+def basicsr(
+    real: NDArray[np.uint8], fake: NDArray[np.uint8], border: int, test_y_channel: bool
+) -> tuple[float, float]:
+    """Return PSNR and SSIM by the steps of BasicSR 1.4.2, basicsr/metrics/psnr_ssim.py: cut off the
+    border, compute Y in float32 without rounding, then the rest in float64 with peak 255. SwinIR has
+    the same steps.
+    """
+    images = []
+    for image in (real, fake):
+        height, width, _ = image.shape
+        image = image[border : height - border, border : width - border]
+        if test_y_channel:
+            weighted = (image.astype(np.float32) / 255).dot([65.481, 128.553, 24.966]) + 16.0
+            image = ((weighted / 255).astype(np.float32) * 255)[..., None]
+        images.append(image.astype(np.float64))
+    one, other = images
+    psnr = 10 * np.log10(255**2 / np.mean((one - other) ** 2))
+    places = np.arange(-5, 6)
+    window = np.exp(-(places**2) / (2 * 1.5**2))
+    window /= window.sum()
+
+    def blur(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        for axis in (0, 1):
+            values = correlate1d(values, window, axis)
+        return values[5:-5, 5:-5]
+
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    ssims = []
+    for channel in range(one.shape[2]):
+        x, y = one[..., channel], other[..., channel]
+        mu1, mu2 = blur(x), blur(y)
+        sigma1, sigma2 = blur(x * x) - mu1 * mu1, blur(y * y) - mu2 * mu2
+        sigma12 = blur(x * y) - mu1 * mu2
+        upper = (2 * mu1 * mu2 + c1) * (2 * sigma12 + c2)
+        ssims.append(np.mean(upper / ((mu1**2 + mu2**2 + c1) * (sigma1 + sigma2 + c2))))
+    return float(psnr), float(np.mean(ssims))
+
+
+def skimage_of_y(
+    real: NDArray[np.uint8], fake: NDArray[np.uint8], border: int
+) -> tuple[float, float]:
+    """Return PSNR and SSIM of scikit-image, whose documentation gives these parameters for the SSIM
+    of Wang et al.
+    """
+    from skimage.color import rgb2ycbcr
+    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+    inside = slice(border, -border or None)
+    one, other = (rgb2ycbcr(image)[inside, inside, 0] for image in (real, fake))
+    return peak_signal_noise_ratio(one, other, data_range=255), structural_similarity(
+        one,
+        other,
+        data_range=255,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+    )
+
+
+def enlarge(folder: Path, scale: int, count: int, side: int) -> list[tuple[Path, Path]]:
+    """Write the centres of photos, and these after a reduction by the scale and bicubic
+    enlargement; return the pairs.
+    """
+    if not CONFORMANCE.is_dir():
+        pytest.skip("needs the conformance images")
+    files = sorted((CONFORMANCE / "flowers").glob("*/*.jpg"))
+    files = files[:: len(files) // count][:count]
+    assert len(files) == count
+    pairs = []
+    for name in ("real", "fake"):
+        (folder / name).mkdir(parents=True)
+    for number, file in enumerate(files):
+        pair = (folder / "real" / f"{number:03}.png", folder / "fake" / f"{number:03}.png")
+        # Of different sizes, multiples of the scale, that are not squares.
+        width, height = side + scale * (number % 5), side
+        with Image.open(file) as image:
+            left, top = (image.width - width) // 2, (image.height - height) // 2
+            photo = image.convert("RGB").crop((left, top, left + width, top + height))
+        photo.save(pair[0])
+        small = photo.resize((width // scale, height // scale), Image.Resampling.BICUBIC)
+        small.resize((width, height), Image.Resampling.BICUBIC).save(pair[1])
+        pairs.append(pair)
+    return pairs
+
+
+@pytest.mark.parametrize("border", [0, 4])
+def test_y_of_photos(border: int, environment: dict[str, str], tmp_path: Path) -> None:
+    """Of 50 photos, reduced by 4 and enlarged: scikit-image, and the steps of BasicSR on Y and on
+    RGB.
+    """
+    pairs = [[*map(rgb, pair)] for pair in enlarge(tmp_path, 4, 50, 96)]
+    sets = tmp_path / "real", tmp_path / "fake"
+    for channel in ("y", "rgb"):
+        found = values_of(
+            *sets,
+            fidtool.PSNR(channel=channel, border=border),  # type: ignore[arg-type]
+            fidtool.SSIM(channel=channel, border=border, window="gaussian-valid"),  # type: ignore[arg-type]
+        )
+        own = np.stack([found["psnr"], found["ssim"]], axis=1)
+        expected = [basicsr(*pair, border, channel == "y") for pair in pairs]
+        np.testing.assert_allclose(own, expected, rtol=1e-7)
+        if channel == "y":
+            expected = [skimage_of_y(*pair, border) for pair in pairs]
+            np.testing.assert_allclose(own, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4, 8])
+def test_presets_of_super_resolution(scale: int, here: Run, tmp_path: Path) -> None:
+    """Of 200 photos, against the steps of the programs that they are named after."""
+    pairs = [[*map(rgb, pair)] for pair in enlarge(tmp_path, scale, 200, 48)]
+    name = f"sr-x{scale}"
+    found = here("compute", "real", "fake", "--preset", name, "--json", "--no-diagnosis")
+    assert found.json["run"]["config"]["preset"] == name
+    expected = np.array([basicsr(*pair, scale, True) for pair in pairs])
+    means = [found.metrics["psnr"], found.metrics["ssim"]]
+    spreads = [found.metrics["psnr_std"], found.metrics["ssim_std"]]
+    np.testing.assert_allclose(means, expected.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(spreads, expected.std(0, ddof=1), rtol=1e-6)
+    assert {each for each in PRESETS if each.startswith("sr-")} == {
+        "sr-x2",
+        "sr-x3",
+        "sr-x4",
+        "sr-x8",
+    }

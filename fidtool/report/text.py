@@ -67,8 +67,9 @@ def class_summaries(result: Comparison) -> list[str]:
         lines.append(f"{value.title} per {classes.kind}: {mean}")
     if classes.left_out:
         small = [part.counted for part in classes.classes if part.name in classes.left_out]
+        groups = "classes" if classes.kind == "class" else "folders"
         lines.append(
-            f"left out, with fewer than {classes.min_class} images in REAL or FAKE: "
+            f"{groups} left out, with fewer than {classes.min_class} images in REAL or FAKE: "
             f"{shorten(', '.join(small))}"
         )
     return lines

@@ -389,6 +389,8 @@ def test_a_sample_and_an_unreadable_image(environment: dict[str, str], place: Pa
     sample = fidtool.compute(place / "real", Pairs(), num=20, **settings).results[0].classes
     assert sample is not None
     assert sum(each.fake for each in sample.classes) == 20
+    again = fidtool.compute(place / "real", shuffled(1)[0], num=20, labels_fake=labels, **settings)
+    assert again.results[0].classes == sample
 
 
 def test_a_file_of_labels_for_each_side(
@@ -432,7 +434,7 @@ def test_small_classes_are_left_out_of_the_mean(
 ) -> None:
     arguments = ("compute", place / "real", place / "fake", *QUICK, "--min-class", 9)
     outcome = here(*arguments, "--report", "r.html", "-o", "r.json")
-    line = "left out, with fewer than 9 images in REAL or FAKE: n03 (7 in REAL, 7 in FAKE)"
+    line = "classes left out, with fewer than 9 images in REAL or FAKE: n03 (7 in REAL, 7 in FAKE)"
     assert line in outcome.stdout.splitlines()
     assert "of 2, worst" in outcome.stdout
     assert f"<p>{line}.</p>" in (tmp_path / "r.html").read_text()

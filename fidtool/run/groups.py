@@ -98,12 +98,12 @@ def _read_settings(settings: Settings) -> _Given:
     return _Given(of_real, of_fakes)
 
 
-def _read_labels(value: File | Sequence[str], setting: str) -> Texts | None:
+def _read_labels(value: File | Iterable[str], setting: str) -> Texts | None:
     if value is None:
         return None
     if isinstance(value, (str, os.PathLike)):
         return read_texts(os.fspath(value), setting, "label", LABEL_NAMES)
-    return Texts("", setting, "label", {}, value)
+    return Texts("", setting, "label", {}, tuple(value))
 
 
 def _may_name(texts: Texts, content: SetContent, known: Labels) -> bool:

@@ -5,7 +5,7 @@ line.
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
@@ -478,7 +478,7 @@ class Settings(StatisticsSettings):
         "Leave classes, or folders, with fewer than N images in REAL or FAKE out of their mean and "
         "worst; they are listed."
     )
-    labels: File | Sequence[Any] = Setting(
+    labels: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels")
     ).help(
         "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a "
@@ -486,7 +486,7 @@ class Settings(StatisticsSettings):
         "REAL.",
         default="labels that are stored with the images, or their folders",
     )
-    labels_fake: File | Sequence[Any] = Setting(
+    labels_fake: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels_fake")
     ).help(
         "Classes of the images of every FAKE, in the same forms; the other option is then of REAL "

@@ -9,7 +9,7 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.names import format_count, format_image_counts
+from fidtool.names import format_count, format_image_counts, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
@@ -65,6 +65,13 @@ def class_summaries(result: Comparison) -> list[str]:
             name, worst = classes.worst[value.key]
             mean += f", worst {worst:.{digits}f} ({name})"
         lines.append(f"{value.title} per {classes.kind}: {mean}")
+    if classes.left_out:
+        small = [part.counted for part in classes.classes if part.name in classes.left_out]
+        groups = "classes" if classes.kind == "class" else "folders"
+        lines.append(
+            f"{groups} left out, with fewer than {classes.min_class} images in REAL or FAKE: "
+            f"{shorten(', '.join(small))}"
+        )
     return lines
 
 

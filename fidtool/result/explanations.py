@@ -351,6 +351,16 @@ class ClassResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
     corrected: Interval | None = None
 
+    @property
+    def smaller(self) -> int:
+        """The smaller number of images."""
+        return min(self.real, self.fake)
+
+    @property
+    def counted(self) -> str:
+        """Its name with the numbers of images."""
+        return f"{self.name} ({self.real} in REAL, {self.fake} in FAKE)"
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -362,12 +372,23 @@ class Classes:
             values last, by name.
         mean: mean of each value over the classes that have it, by its key in the JSON.
         worst: name and value of the worst class, of values of which lower or higher is better.
+        min_class: smallest number of images in REAL and FAKE of a class that has values; None if
+            only the metrics limit it.
     """
+
+    DERIVED = ("left_out",)
 
     kind: Literal["class", "folder"]
     classes: tuple[ClassResult, ...]
     mean: Mapping[str, float] = field(default_factory=dict)
     worst: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    min_class: int | None = None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of the classes with fewer than ``min_class`` images in REAL or FAKE."""
+        least = self.min_class or 0
+        return tuple(each.name for each in self.classes if each.smaller < least)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,11 +85,12 @@ def compute_classes(
             fewest = min(len(rows_of_real), images)
             numbers = {}
             corrected = None
-            if images:
+            is_large = fewest >= (settings.min_class or 0)
+            if images and is_large:
                 for key, values in computed.of_images.items():
                     numbers[key] = math.fsum(values[rows_of_fake]) / images
             possible = []
-            if fewest > 1:
+            if fewest > 1 and is_large:
                 possible = [
                     requested
                     for requested in of_sets
@@ -137,7 +139,8 @@ def summarize_classes(results: Sequence[ClassResult], plan: Plan) -> Classes | N
         mean[key] = math.fsum(result.metrics[key] for result in rated) / len(rated)
         if value.number.better:
             worst[key] = rated[0].name, rated[0].metrics[key]
-    return Classes(grouped_by or "class", tuple(order), mean, worst)
+    kind = grouped_by or "class"
+    return Classes(kind, tuple(order), mean, worst, plan.settings.min_class)
 
 
 def class_warnings(
@@ -150,10 +153,11 @@ def class_warnings(
     kind = classes.kind
     keys = {value.key for value in plan.values if value.key in names}
     missing = []
+    left_out = {*classes.left_out}
     if plan.settings.grouped_by:
         for result in classes.classes:
-            if not keys <= result.metrics.keys():
-                missing.append(f"{result.name} ({result.real} in REAL, {result.fake} in FAKE)")
+            if result.name not in left_out and not keys <= result.metrics.keys():
+                missing.append(result.counted)
     if missing:
         lines.append(
             f"too few images for all values of a {kind} in {len(missing)} of them: "
@@ -167,8 +171,8 @@ def class_warnings(
         return lines
     rated = [result for result in classes.classes if distance.key in result.metrics]
     fewest = fewest_images(distance.features.dims)
-    least = min(rated, key=_smaller_count, default=None)
-    if least is None or _smaller_count(least) >= fewest:
+    least = min(rated, key=attrgetter("smaller"), default=None)
+    if least is None or least.smaller >= fewest:
         return lines
     about = expected_distance(real.gaussian(), least.fake, least.real)
     lines.append(
@@ -176,7 +180,7 @@ def class_warnings(
         f"generated images ({least.name}) is too high: a perfect generator of all of REAL would "
         f"have about {about:.3g}; compare it only with that of equal numbers of images"
     )
-    if max(map(_smaller_count, rated)) > 2 * _smaller_count(least):
+    if max(result.smaller for result in rated) > 2 * least.smaller:
         total = math.fsum(result.fake * result.metrics[distance.key] for result in rated)
         weighted = total / sum(result.fake for result in rated)
         lines.append(
@@ -185,7 +189,3 @@ def class_warnings(
             f"mean is {weighted:.5g}"
         )
     return lines
-
-
-def _smaller_count(result: ClassResult) -> int:
-    return min(result.real, result.fake)

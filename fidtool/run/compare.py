@@ -73,7 +73,10 @@ class Comparer:
             requested for requested in plan.settings.selected_metrics if requested.name in possible
         ]
         computed = runner.compute(metrics, real, fake, set_plan)
-        sets = (content_of_real, real.statistics), (content_of_fake, fake.statistics)
+        sets = (
+            (plan.sets[0], content_of_real, real.statistics),
+            (set_plan, content_of_fake, fake.statistics),
+        )
         groups = world.on_rank_zero(lambda: group_rows(sets, plan.settings.seed))
         classes = compute_classes(groups, metrics, real, fake, set_plan, computed, runner)
         heldout = None if self.heldout is None else self.heldout.compare(real, fake)

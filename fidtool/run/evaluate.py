@@ -74,7 +74,8 @@ def evaluate(
     if settings.heldout is not None:
         settings = replace(settings, heldout=requests[-1].path)
     read: list[object] = [request.path for request in requests if request.data is None]
-    read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
+    read += [settings.network.weights, settings.labels, settings.labels_fake]
+    read += [settings.captions, settings.fail_worse_than]
     with open_run(requests, settings, console, began) as run:
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepare(run, requests, settings)

@@ -4,37 +4,30 @@ before a run.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
-from fidtool.names import shorten
-from fidtool.run.sets import FAKE, SetContent, SetPlan
+from fidtool.errors import InputError, ResultWarning, option
+from fidtool.names import format_count, shorten
+from fidtool.run.sets import FAKE, REAL, SetContent, SetPlan
 from fidtool.settings.settings import Settings
-from fidtool.sources.array_files import read_arrays
-from fidtool.sources.image_set import ImageSet, canonical_order, split_common_folder
+from fidtool.sources.image_set import (
+    Numbered,
+    canonical_order,
+    check_name_order,
+    split_common_folder,
+)
+from fidtool.sources.labels import LABEL_NAMES, Labels, are_numbers
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.validation import path_text
+from fidtool.validation import File
 
-# Usual names of a column, or an array in a ``.npz``, of classes; the last is that of
-# guided-diffusion's samples.
-_NAMES = (
-    "label",
-    "labels",
-    "class",
-    "classes",
-    "classname",
-    "classid",
-    "category",
-    "target",
-    "y",
-    "arr_1",
-)
 # A folder of the first images, of the next ones and so on, as StyleGAN's tool makes them; an
 # archive.
 _NO_CLASS = re.compile(r"\d{5,}|.+\.(tar|tgz|zip)(\.\w+)?")
@@ -44,73 +37,237 @@ Groups = Mapping[str, Sequence[Rows]]
 """Rows of the images of each group in the features of REAL and a FAKE."""
 
 
+class _Given(NamedTuple):
+    """The labels that are passed: of REAL, of the FAKEs, or of the sets whose images they name."""
+
+    of_real: Texts | None
+    of_fakes: Texts | None
+    shared: Texts | None = None
+
+
+class ClassMatch(NamedTuple):
+    """REAL's name of each class of a FAKE that has another one, and what is assumed for this; empty
+    if nothing is.
+    """
+
+    names: Mapping[str, str]
+    assumed: str = ""
+
+
 def add_groups(
     contents: Mapping[SetPlan, SetContent], settings: Settings
-) -> dict[SetPlan, SetContent]:
-    """Return REAL and the FAKEs with the groups of their images. No image is read.
+) -> tuple[dict[SetPlan, SetContent], list[ResultWarning]]:
+    """Return REAL and the FAKEs with the groups of their images, and warnings about classes that
+    were matched by number. Images are only read where their labels are in the same items.
 
     Raises:
-        InputError: if the labels are of no set; if values of each group are requested, but REAL and
-            a FAKE have none in common.
+        InputError: if the labels are of no set, or of another number of images; if values of each
+            group are requested, but REAL and a FAKE have none in common.
     """
-    place = None if settings.per_folder else path_text(settings.labels)
-    texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
-    grouped = {}
-    is_labelled = False
+    given = _read_settings(settings)
+    shared = given.shared
+    labelled = {}
+    are_named = False
     for set_plan, content in contents.items():
-        groups, has_labels = _find_groups(set_plan.path, content, settings, texts)
-        is_labelled |= has_labels
-        grouped[set_plan] = content._replace(groups=groups)
-    if texts and not is_labelled:
+        texts = given.of_fakes if FAKE in set_plan.roles else None
+        if REAL in set_plan.roles:
+            texts = given.of_real
+        if texts is not None:
+            labelled[set_plan] = _take_labels(texts, set_plan, content)
+            continue
+        labelled[set_plan] = _find_labels(content, settings)
+        named = None
+        if shared is not None and _may_name(shared, content, labelled[set_plan]):
+            named = _match_texts(shared, set_plan, content)
+        if named is not None:
+            labelled[set_plan] = Labels(named)
+            are_named = True
+    if shared is not None and not are_named:
         paths = " or ".join(set_plan.path for set_plan in contents)
-        raise InputError(f"{option('labels', place)} is not of the images in {paths}")
-    real = next(iter(grouped))
-    for fake, content in grouped.items():
-        known = grouped[real].groups
-        if settings.grouped_by and FAKE in fake.roles and {*content.groups}.isdisjoint(known):
-            setting = f"per_{settings.grouped_by}"
-            refused = InputError(
-                f"{option(setting, True)} compares folders of one name, or labels, but "
-                f"{real.path} has {_shorten(known)}, and {fake.path} has "
-                f"{_shorten(content.groups)}:",
-                f"put the images of each {settings.grouped_by} into folders of one name in both "
-                "sets",
-            )
-            if settings.per_class and place is None:
-                refused.advise(f"pass {option('labels', ...)}")
-            raise refused
-    return grouped
+        raise InputError(f"{option('labels', shared.place)} is not of the images in {paths}")
+    return _match_groups(contents, labelled, settings)
 
 
-def _shorten(groups: Sequence[str]) -> str:
-    return shorten(", ".join(sorted({*groups}))) or "none"
+def _read_settings(settings: Settings) -> _Given:
+    if settings.per_folder:
+        return _Given(None, None)
+    of_real = _read_labels(settings.labels, "labels")
+    of_fakes = _read_labels(settings.labels_fake, "labels_fake")
+    if of_real is not None and of_real.place and of_fakes is None:
+        return _Given(None, None, of_real)
+    return _Given(of_real, of_fakes)
 
 
-def _find_groups(
-    path: str, content: SetContent, settings: Settings, texts: Texts | None
-) -> tuple[Sequence[str], bool]:
-    """The groups of a set, as in `SetContent`, and whether ``texts`` has them; without paths, if
-    nothing else has.
+def _read_labels(value: File | Iterable[str], setting: str) -> Texts | None:
+    if value is None:
+        return None
+    if isinstance(value, (str, os.PathLike)):
+        return read_texts(os.fspath(value), setting, "label", LABEL_NAMES)
+    return Texts("", setting, "label", {}, tuple(value))
+
+
+def _may_name(texts: Texts, content: SetContent, known: Labels) -> bool:
+    """Whether a file may be of a set, for which it was not passed: one without paths only if the
+    classes are not known otherwise, and it has as many lines as the set has images.
     """
+    if not texts.listed:
+        return True
     images = content.images
+    return not known.of_images and images is not None and len(images.stored) == len(texts.listed)
+
+
+def _take_labels(texts: Texts, set_plan: SetPlan, content: SetContent) -> Labels:
+    """The labels that are passed for a set. An InputError if they are not of its images."""
+    labels = _match_texts(texts, set_plan, content)
+    if labels is not None:
+        return Labels(labels)
+    remedies = []
+    if content.images is None:
+        remedies = ["pass a list of labels in the order of the images"]
+    named = option(texts.setting, texts.place or None)
+    raise InputError(f"{named} is not of the images in {set_plan.path}:", *remedies)
+
+
+def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[str] | None:
+    """The label of each image in stored order, or of each row of a statistics file; None if they
+    name none of the images.
+    """
+    path = set_plan.path
+    images = content.images
+    file = content.file
     if images is not None:
-        prefix = images.prefix
+        count = len(images.stored)
+        numbers = range(count)
+        if texts.listed and images.lines is not None:  # a list is the user's own order
+            numbers = np.argsort(np.argsort(images.lines)).tolist()
+        elif texts.listed:
+            problem = f"{option(texts.setting, texts.place or None)} has no paths"
+            check_name_order(problem, path, images.stored, "pass a table with a column path")
+        return texts.for_images(path, images.prefix, images.stored, numbers, count)
+    if not texts.listed:
+        if file is None or file.pictures is None:
+            return None
+        names = file.pictures.names
+        return texts.for_images(path, file.pictures.prefix, names, range(len(names)), len(names))
+    count = content.size or set_plan.sampling.num or len(texts.listed)
+    rows = Numbered(count)
+    if file is not None and file.order is not None:
+        found = max(file.found or 0, int(file.order.max()) + 1)
+        return texts.for_images(path, path, rows, file.order.tolist(), found)
+    return texts.for_images(path, path, rows, range(count), count)
+
+
+def _find_labels(content: SetContent, settings: Settings) -> Labels:
+    """The labels that are stored with the images of a set, or else their folders."""
+    images = content.images
+    names: Sequence[str] = ()
+    if images is not None:
         names = images.stored
     elif content.file is not None and content.file.pictures is not None:
-        prefix = content.file.pictures.prefix
         names = content.file.pictures.names
-    else:
-        return [], False
-    groups = []
     if images is not None and not settings.per_folder:
-        groups = read_stored_classes(images)
-    groups = groups or list_folders(names, settings.per_folder)
-    if texts is None:
-        return groups, False
-    if texts.listed and (groups or images is None or len(texts.listed) != len(names)):
-        return groups, False
-    labels = texts.for_images(path, prefix, names, range(len(names)), len(names))
-    return labels or groups, labels is not None
+        stored = images.reader.read_labels(images.numbers(), settings.per_class)
+        if stored.of_images:
+            return stored
+    return Labels(list_folders(names, settings.per_folder))
+
+
+def _match_groups(
+    contents: Mapping[SetPlan, SetContent], labelled: Mapping[SetPlan, Labels], settings: Settings
+) -> tuple[dict[SetPlan, SetContent], list[ResultWarning]]:
+    """The sets with the groups of their images by REAL's names, see `add_groups`."""
+    real = next(iter(labelled))
+    grouped = {}
+    warnings = []
+    for set_plan, labels in labelled.items():
+        groups = labels.of_images
+        if settings.grouped_by and FAKE in set_plan.roles:
+            match = match_classes(labelled[real], labels, settings.per_class)
+            if match is None:
+                raise _refuse_groups(real, labelled[real], set_plan, labels, settings)
+            groups = [match.names.get(group, group) for group in groups]
+            if match.assumed:
+                warnings.append(ResultWarning(set_plan.path, match.assumed))
+        grouped[set_plan] = contents[set_plan]._replace(groups=groups)
+    return grouped, warnings
+
+
+def match_classes(real: Labels, fake: Labels, by_number: bool = True) -> ClassMatch | None:
+    """Return how the classes of a FAKE are those of REAL; None if they have none in common.
+
+    Integers are compared as numbers. With ``by_number``, integers of one set are the numbers of the
+    names in the other: in the order that its source states, or in sorted order if both sets have
+    the same number of classes and the integers begin at 0.
+    """
+    of_real = {*real.of_images} - {""}
+    of_fake = {*fake.of_images} - {""}
+    names: dict[str, str] = {}
+    assumed = ""
+    if not by_number or not of_real or not of_fake:
+        pass
+    elif are_numbers(of_real | of_fake):
+        names = _match_integers(of_real, of_fake)
+    elif of_real.isdisjoint(of_fake) and are_numbers(of_fake):
+        names = _name_integers(of_fake, of_real, real.classes)
+        assumed = _describe_match(names, real.classes)
+    elif of_real.isdisjoint(of_fake) and are_numbers(of_real):
+        numbered = _name_integers(of_real, of_fake, fake.classes)
+        names = {name: number for number, name in numbered.items()}
+        assumed = _describe_match(numbered, fake.classes)
+    if of_real.isdisjoint(names.get(name, name) for name in of_fake):
+        return None
+    return ClassMatch(names, assumed)
+
+
+def _match_integers(of_real: Collection[str], of_fake: Collection[str]) -> dict[str, str]:
+    """REAL's spelling of each integer of a FAKE, such as 007 of 7; empty if one has two of them."""
+    spelled = {int(name): name for name in of_real}
+    if len(spelled) < len(of_real) or len({*map(int, of_fake)}) < len(of_fake):
+        return {}
+    return {name: spelled.get(int(name), name) for name in of_fake}
+
+
+def _name_integers(
+    numbers: Collection[str], names: Collection[str], stated: Sequence[str]
+) -> dict[str, str]:
+    """The name of each class by its number, see `match_classes`; empty if it is not known."""
+    order = stated or sorted(names)
+    used = {*map(int, numbers)}
+    if max(used) >= len(order) or not (stated or len(used) == len(order)):
+        return {}
+    return {number: order[int(number)] for number in sorted(numbers, key=int)}
+
+
+def _describe_match(names: Mapping[str, str], stated: Sequence[str]) -> str:
+    pairs = [f"{number} is {name}" for number, name in names.items()]
+    order = "the order that its dataset states" if stated else "sorted order"
+    return (
+        f"its classes and REAL's are matched by number, with the names in {order}: "
+        f"{', '.join(dict.fromkeys(pairs[:1] + pairs[-1:]))}"
+    )
+
+
+def _refuse_groups(
+    real: SetPlan, of_real: Labels, fake: SetPlan, of_fake: Labels, settings: Settings
+) -> InputError:
+    kind = settings.grouped_by
+    setting = f"per_{kind}"
+    refused = InputError(
+        f"{option(setting, True)} compares folders of one name, or labels, but {real.path} has "
+        f"{_describe(of_real, kind)}, and {fake.path} has {_describe(of_fake, kind)}:",
+        f"put the images of each {kind} into folders of one name in both sets",
+    )
+    if settings.per_class:
+        refused.advise(f"pass {option('labels_fake' if of_real.of_images else 'labels', ...)}")
+    return refused
+
+
+def _describe(labels: Labels, kind: str) -> str:
+    names = sorted({*labels.of_images} - {""})
+    if not names:
+        return "none"
+    number = format_count(len(names), kind, "classes" if kind == "class" else "")
+    return f"{shorten(', '.join(names))} ({number})"
 
 
 def list_folders(names: Sequence[str], whole: bool) -> list[str]:
@@ -134,19 +291,18 @@ def list_folders(names: Sequence[str], whole: bool) -> list[str]:
     return [classes[folder] for folder in folders]
 
 
-def read_stored_classes(images: ImageSet) -> list[str]:
-    """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it
-    has none.
-    """
-    if "array" not in images.kind:
-        return []
-    for name, array in read_arrays(images.files).items():
-        if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
-            return [*map(str, array.read(images.files).tolist())]
-    return []
+def _check_stream(set_plan: SetPlan, measured: Statistics, labels: Sequence[str]) -> None:
+    """Refuse labels of another number of images than an iterable turned out to have."""
+    images = (measured.count or 0) + len(measured.skipped)
+    if images != len(labels):
+        setting = "labels" if REAL in set_plan.roles else "labels_fake"
+        raise InputError(
+            f"{option(setting)} has {format_count(len(labels), 'label')}, but {set_plan.path} has "
+            f"{format_count(images, 'image')}"
+        )
 
 
-def group_rows(sets: Iterable[tuple[SetContent, Statistics]], seed: int) -> Groups:
+def group_rows(sets: Iterable[tuple[SetPlan, SetContent, Statistics]], seed: int) -> Groups:
     """Return the rows of the images of each group in the features of two sets; none if the groups
     are not known.
 
@@ -154,13 +310,18 @@ def group_rows(sets: Iterable[tuple[SetContent, Statistics]], seed: int) -> Grou
     if the stored order is that of names and no image was skipped.
     """
     sides = []
-    for content, measured in sets:
+    for set_plan, content, measured in sets:
         groups = content.groups
         order = measured.order
         if not groups:
             return {}
         if content.images is not None:
             order = content.images.drop_skipped(measured.skipped).numbers()
+        if content.holds == "stream":
+            if order is None:
+                return {}
+            _check_stream(set_plan, measured, groups)
+        if order is not None and content.holds != "statistics":
             groups = [groups[number] for number in order.tolist()]
         in_stored_order = range(len(groups)) if order is None else np.argsort(order).tolist()
         rows = defaultdict[str, list[int]](list)

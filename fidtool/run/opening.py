@@ -158,7 +158,8 @@ def _open_sets(
     drawn = _plan_sets(requests, roles, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
-        opened = add_groups(add_captions(opened, completed), completed)
+        opened, matched = add_groups(add_captions(opened, completed), completed)
+        warnings += matched
     notes = describe_overrides(settings)
     if taken:
         notes.append(taken)

@@ -5,9 +5,9 @@ line.
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
 
 from fidtool.errors import InputError, option, short_repr
@@ -36,6 +36,7 @@ from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, RequestedMetric,
 from fidtool.names import suggest_name
 from fidtool.settings.presets import PRESETS, apply_preset, find_preset
 from fidtool.sources.crops import CROPS, EXAMPLE, Crop
+from fidtool.sources.labels import check_labels
 from fidtool.validation import (
     MAX_PIXELS,
     MAX_SECONDS,
@@ -473,10 +474,23 @@ class Settings(StatisticsSettings):
         "The same of each subfolder, such as a camera or a test set, against REAL's of the same "
         "name."
     )
-    labels: File = Setting(None, IMAGES, "FILE").help(
+    min_class: int | None = Setting(None, METRICS, "N", least=1).help(
+        "Leave classes, or folders, with fewer than N images in REAL or FAKE out of their mean and "
+        "worst; they are listed."
+    )
+    labels: File | Iterable[Any] = Setting(
+        None, IMAGES, "FILE", convert=partial(check_labels, setting="labels")
+    ).help(
         "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a "
-        "class per line.",
-        default="labels in an .npz, or the folders of the images",
+        "class per line; in Python also a list, array or tensor of the label of each image of "
+        "REAL.",
+        default="labels that are stored with the images, or their folders",
+    )
+    labels_fake: File | Iterable[Any] = Setting(
+        None, IMAGES, "FILE", convert=partial(check_labels, setting="labels_fake")
+    ).help(
+        "Classes of the images of every FAKE, in the same forms; the other option is then of REAL "
+        "alone."
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."
@@ -605,6 +619,12 @@ class Settings(StatisticsSettings):
             "captions",
             "is for the CLIP score, which is not requested",
             f"add clip-score {to_metrics}",
+        )
+        require(
+            self.grouped_by,
+            "min_class",
+            "is about the values of classes, which are not requested",
+            f"add {option('per_class', True)}",
         )
         require(
             not self.per_class,

@@ -46,6 +46,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.image_set import ImageSet, SourceFiles
 from fidtool.sources.kinds import HEAD, NPY, detect_container, file_suffix, first_member
+from fidtool.sources.labels import LABEL_NAMES, NO_LABELS, Labels
 from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
 # Placeholder for dtypes that images cannot have.
@@ -175,6 +176,13 @@ class ArrayReader(ExtentReader):
         )
         what = f"{self.files.paths[file]}[{row}]"
         return to_pixels(to_hwc(image, array.axis), self._value_range, what)
+
+    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+        count = len(self.file_index)
+        for name, array in read_arrays(self.files).items():
+            if name in LABEL_NAMES and array.shape == (count,) and array.dtype.kind in "iuU":
+                return Labels.of(array.read(self.files).tolist())
+        return NO_LABELS
 
     def open_stream(self, handle: BinaryIO, file: int) -> IO[bytes]:
         return self._arrays[file].open(handle)

@@ -26,6 +26,7 @@ from PIL import Image, ImageFile
 
 from fidtool.errors import FidtoolError, InputError, format_message, format_reason
 from fidtool.sources.kinds import HEAD, refuse_foreign
+from fidtool.sources.labels import NO_LABELS, Labels
 from fidtool.system.background import start_in_background
 from fidtool.system.local_files import open_regular
 
@@ -239,6 +240,12 @@ class Reader(abc.ABC):
         time.
         """
         return self
+
+    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+        """Return the labels that are stored with the images, at least those of ``items``; none if
+        there are none, or if reading them takes time and they were not ``requested``.
+        """
+        return NO_LABELS
 
     def wrap(self, reader: Reader) -> Reader:
         """Return another rank's own reader of images in memory, with what was decided on rank

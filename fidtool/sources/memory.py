@@ -38,6 +38,7 @@ from fidtool.sources.contents import (
     to_content,
 )
 from fidtool.sources.image_set import ImageSet, Numbered
+from fidtool.sources.labels import NO_LABELS, Labels, find_label_name, label_text
 from fidtool.validation import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -390,6 +391,34 @@ class MemoryReader(Reader):
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         return map(self._content, items.tolist())
 
+    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+        """Return the labels of a dataset: its column, its ``targets`` if the first item agrees with
+        them, or those in its items, which are read for this.
+        """
+        if not requested or hasattr(self._images, "ndim"):
+            return NO_LABELS
+        with _reraise_errors(self._name):
+            if hasattr(self._images, "cast_column"):
+                return _read_label_column(self._images)
+            targets, classes = _find_targets(self._images)
+        count = len(self._images)
+        labels: dict[int, str] = {}
+        for item in items.tolist():
+            what = f"{self._name}[{item}]"
+            with _reraise_errors(what):
+                label = _item_label(self._images[item])
+            if not labels and len(targets) == count and label == targets[item]:
+                return Labels.of(targets, classes)
+            if not label and labels:
+                raise InputError(f"{what} has no label, but {self._name}[{min(labels)}] has one")
+            if not label:
+                return NO_LABELS
+            labels[item] = label
+        known = Labels.of(labels.values(), classes)
+        stored = dict.fromkeys(range(count), "")
+        stored.update(zip(labels, known.of_images, strict=True))
+        return Labels([*stored.values()], known.classes)
+
     def _content(self, item: int) -> Read:
         what = f"{self._name}[{item}]"
         try:
@@ -407,6 +436,40 @@ class MemoryReader(Reader):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_images": None}
+
+
+def _read_label_column(dataset: Any) -> Labels:
+    """Return the labels of a dataset of Hugging Face, by the names that its ``ClassLabel`` has."""
+    name = find_label_name(dataset.features)
+    if name is None:
+        return NO_LABELS
+    values = dataset.with_format(None).select_columns([name])[:][name]
+    return Labels.of(values, getattr(dataset.features[name], "names", None))
+
+
+def _find_targets(dataset: Any) -> tuple[Sequence[str], object]:
+    """Return the labels that a dataset states, as torchvision's do, and the names of its classes;
+    empty without them. A `torch.utils.data.Subset` has those of its dataset.
+    """
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+        targets, classes = _find_targets(dataset.dataset)
+        return [targets[index] for index in dataset.indices] if targets else (), classes
+    if getattr(dataset, "target_transform", None) is not None:
+        return (), None
+    targets = getattr(dataset, "targets", ())
+    values = targets.tolist() if hasattr(targets, "tolist") else targets
+    stated = [label_text(value) for value in values] if isinstance(values, (list, tuple)) else ()
+    return stated, getattr(dataset, "classes", None)
+
+
+def _item_label(item: Any) -> str:
+    """Return the label beside an image; empty if it has none."""
+    if isinstance(item, Mapping):
+        name = find_label_name(item)
+        return "" if name is None else label_text(item[name])
+    if isinstance(item, (tuple, list)) and len(item) > 1:
+        return label_text(item[1])
+    return ""
 
 
 def to_contents(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:

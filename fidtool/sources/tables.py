@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
+import json
 import mmap
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -14,6 +17,7 @@ from fidtool.sources.arrays import make_file_index, make_image_set
 from fidtool.sources.contents import ContainerReader, Files, Read, open_with_errors, to_content
 from fidtool.sources.image_set import ImageSet, SourceFiles
 from fidtool.sources.kinds import file_suffix
+from fidtool.sources.labels import NO_LABELS, Labels, find_label_name
 
 # A Hugging Face image column is a struct of this field and the file's path.
 _BYTES = "bytes"
@@ -126,9 +130,45 @@ class _TableReader(ContainerReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_opened": {}}
 
+    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+        if not requested:
+            return NO_LABELS
+        values: list[object] = []
+        stated: Any = None
+        for file in range(len(self.files.paths)):
+            with open_with_errors(self.files, file) as handle:
+                labels = self.read_label_column(handle)
+                if labels is None:
+                    return NO_LABELS
+                column = labels.schema.names[0]
+                values += labels.column(column).to_pylist()
+                stated = _find_class_names(labels.schema, column)
+        return Labels.of(values, stated)
+
+    @abc.abstractmethod
+    def read_label_column(self, handle: BinaryIO) -> Any:
+        """Return a pyarrow table of a file's labels alone; None if it has none."""
+
+
+def _find_class_names(schema: Any, name: str) -> object:
+    """Return the names of a column's classes by number, as Hugging Face's datasets stores them;
+    None without them.
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return features[name]["names"]
+    return None
+
 
 class ParquetReader(_TableReader):
     """Reads sequentially, and skips row groups that contain no requested rows."""
+
+    def read_label_column(self, handle: BinaryIO) -> Any:
+        from pyarrow.parquet import ParquetFile
+
+        parquet = ParquetFile(handle)
+        name = find_label_name(parquet.schema_arrow.names)
+        return None if name is None else parquet.read(columns=[name])
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         from pyarrow.parquet import ParquetFile
@@ -156,6 +196,11 @@ class ParquetReader(_TableReader):
 
 class ArrowReader(_TableReader):
     """Reads rows through memory maps."""
+
+    def read_label_column(self, handle: BinaryIO) -> Any:
+        table = _map_arrow(handle)
+        name = find_label_name(table.schema.names)
+        return None if name is None else table.select([name])
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         if file not in self._opened:

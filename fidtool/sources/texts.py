@@ -52,9 +52,10 @@ class Texts:
         texts: list[str | None] = []
         if self.listed:
             if len(self.listed) != count:
+                without = " without paths of images" if self.place else ""
                 raise InputError(
-                    f"{named} has {format_count(len(self.listed), self.what)} without paths of "
-                    f"images, but {path} has {format_count(count, 'image')}"
+                    f"{named} has {format_count(len(self.listed), self.what)}{without}, but {path} "
+                    f"has {format_count(count, 'image')}"
                 )
             texts.extend(self.listed[number] for number in numbers)
         else:

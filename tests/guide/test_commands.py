@@ -84,6 +84,7 @@ SMALLER = {
     "--fail-above 20": "--fail-above 2000",
     "fake/ 20": "fake/ 2000",
     "--num 5000": "--num 3",
+    "--min-class 50": "--min-class 3",
     "--num-samples 2048": "--num-samples 8 --epochs 2 --feature 64",
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 "
     "--batch 2 --samples 4",

@@ -375,20 +375,25 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "flat",
             ["--per-class"],
-            "--per-class compares folders of one name, or labels, but real has ant, bee, cat, and",
+            "--per-class compares folders of one name, or labels, but real has ant, bee, cat (3 "
+            "classes), and",
         ),
         (
             "flat",
             ["--per-class"],
             "flat has none: put the images of each class into folders of one name in both sets, "
-            "or pass --labels",
+            "or pass --labels-fake",
         ),
         (
             "flat",
             ["--per-folder"],
             "--per-folder compares folders of one name, or labels, but real has ant, bee, cat",
         ),
-        ("other", ["--per-class"], "but real has ant, bee, cat, and other has x, y"),
+        (
+            "other",
+            ["--per-class"],
+            "but real has ant, bee, cat (3 classes), and other has x, y (2 classes)",
+        ),
         (
             "fake",
             ["--per-class", "--per-folder"],

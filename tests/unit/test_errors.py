@@ -269,7 +269,7 @@ def test_the_setting_is_the_first_that_the_problem_names() -> None:
 
 def test_a_long_value_is_not_printed_whole() -> None:
     with pytest.raises(
-        InputError, match=r"^labels must be a string, not \[0, 1, 2, .*…$"
+        InputError, match=r"^report must be a string, not \[0, 1, 2, .*…$"
     ) as caught:
-        Settings(labels=[*range(50_000)])  # type: ignore[arg-type]
+        Settings(report=[*range(50_000)])  # type: ignore[arg-type]
     assert len(str(caught.value)) < 300

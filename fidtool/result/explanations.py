@@ -388,7 +388,7 @@ class Classes:
     def left_out(self) -> tuple[str, ...]:
         """Names of the classes with fewer than ``min_class`` images in REAL or FAKE."""
         least = self.min_class or 0
-        return tuple(each.name for each in self.classes if each.smaller < least)
+        return tuple(part.name for part in self.classes if part.smaller < least)
 
 
 @dataclass(frozen=True)

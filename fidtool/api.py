@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ Source: TypeAlias = (
 statistics.
 """
 
-_Fakes: TypeAlias = Source | Sequence[PathOrURL | Images | Statistics]
+_Fakes: TypeAlias = Source | Sequence[PathOrURL | Images | Statistics] | Mapping[str, Source]
 _Known: TypeAlias = PathOrURL | Statistics | None
 
 # The arguments of the functions, as type checkers see them: sets and settings.
@@ -61,7 +61,9 @@ class _Check(CheckSettings):
 @with_arguments_of(_Compute)
 @fork_safe
 def compute(
-    real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings
+    real: Source,
+    fake: Source | Sequence[PathOrURL | Images | Statistics] | Mapping[str, Source],
+    settings: Settings,
 ) -> Evaluation:
     """Compute FID, or the metrics in ``metrics``, of one or several sets of generated images
     against real images.
@@ -75,13 +77,15 @@ def compute(
             `fidtool.Images`; or `fidtool.Statistics`.
         fake: the same, or a list of sets to evaluate against the same ``real``, which is then
             processed once: paths, or any sets with `fidtool.Images`, `fidtool.Statistics` or a
-            function among them. A list of arrays is one set. Or a function that generates
+            function among them. A list of arrays is one set. Or a dict of such sets by their names
+            in results and messages, ``{"epoch 1": images, "epoch 2": "fake/"}``; a list in it is
+            one set, and its name replaces that of `fidtool.Images`. Or a function that generates
             ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a set as
             well.
 
     Returns:
-        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the
-            content of the JSON. A
+        The evaluation: ``.fid`` for one FAKE, ``.results`` or ``.by_name`` for several,
+            ``.to_dict()`` for the content of the JSON. A
         different network or layer has a ``.frechet_distance`` instead of a FID, see
         `fidtool.result.values`. Warnings are in ``.results[i].warnings`` and ``.run.warnings``, and
         rank zero issues each as a `FidtoolWarning`, as it does for a metric that is left out and a
@@ -121,7 +125,7 @@ def compute_statistics(
     since: PathOrURL | Statistics | None = None,
     *,
     settings: Settings,
-) -> Statistics | None:
+) -> Statistics:
     """Compute the mean and covariance of the features of a set of images, which ``fidtool stats``
     writes to a file.
 
@@ -138,7 +142,8 @@ def compute_statistics(
 
     Returns:
         On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims,
-        dims), both float64, and their provenance; None on the other ranks.
+            dims), both float64, and their provenance. On the other ranks an object that is false:
+            these functions take it, and reading it is an error.
 
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.

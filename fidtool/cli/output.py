@@ -264,10 +264,10 @@ def parse_output_file(
 
 # Formats of results by the suffixes of their files, and how these files begin.
 _FORMS = {
-    ".json": ("json", b"{"),
-    ".csv": ("csv", b"real,fake,"),
-    ".md": ("markdown", b"<!-- fidtool"),
-    ".tex": ("latex", b"% fidtool"),
+    ".json": ("json", (b"{",)),
+    ".csv": ("csv", (b"real,fake,", b"set,class,metric,")),
+    ".md": ("markdown", (b"<!-- fidtool",)),
+    ".tex": ("latex", (b"% fidtool",)),
 }
 
 
@@ -284,10 +284,11 @@ def parse_result_file(name: str) -> tuple[Path, str]:
     else:  # what follows the dot of a name such as cfg1.5 is no suffix
         file = parse_local_file("--output", name)
         suffix = ".json"
-    form, start = _FORMS[suffix]
+    form, starts = _FORMS[suffix]
     if open_descriptor(file) is None and os.path.isfile(file):
         with file.open("rb") as handle:
-            if handle.read(len(start)) not in (b"", start):
+            begin = handle.read(max(map(len, starts)))
+            if begin and not begin.startswith(starts):
                 what = "JSON" if form == "json" else "a table of fidtool"
                 raise InputError(
                     f"--output {file} exists and is not {what}:",

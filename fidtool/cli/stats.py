@@ -138,7 +138,7 @@ def stats(
         part=part,
         since=since,
     )
-    if statistics is None:
+    if not statistics:
         return
     notes = []
     if layout is not None:

@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import maxsize
 from typing import Any
@@ -459,7 +459,14 @@ def _select_values(result: Comparison, kinds: Iterable[Kind]) -> Comparison:
     keys = {key for value in values for key in (value.key, value.spread)}
     metrics = {key: number for key, number in result.metrics.items() if key in keys}
     bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
-    return replace(result, metrics=metrics, known=values, uncertainties=bars)
+    classes = result.classes
+    if classes is not None:
+        parts = []
+        for part in classes.classes:
+            numbers = {key: number for key, number in part.metrics.items() if key in keys}
+            parts.append(replace(part, metrics=numbers))
+        classes = replace(classes, classes=tuple(parts))
+    return replace(result, metrics=metrics, known=values, uncertainties=bars, classes=classes)
 
 
 def find_incomparable(saved: SavedResults) -> tuple[dict[Kind, Value], list[str]]:
@@ -605,7 +612,13 @@ def _latex(text: str) -> str:
 
 
 def _csv_lines(saved: SavedResults) -> list[str]:
-    """Return all numbers at full precision; headings are the keys of the JSON."""
+    """Return all numbers at full precision; headings are the keys of the JSON.
+
+    If values of classes, or folders, were requested, each number has a row, see `Comparison.rows`.
+    """
+    grouped = {"per_class", "per_folder"}
+    if any(grouped & evaluation.run.config.keys() for evaluation in saved.values()):
+        return _csv_text([*_tidy_rows(saved)])
     rows = []
     for file, evaluation in saved.items():
         for result in evaluation.results:
@@ -614,6 +627,14 @@ def _csv_lines(saved: SavedResults) -> list[str]:
                 row["file"] = escape_text(file)
             rows.append(row | _flat_result(result))
     return _csv_text(rows)
+
+
+def _tidy_rows(saved: SavedResults) -> Iterator[dict[str, Any]]:
+    for file, evaluation in saved.items():
+        for row in evaluation.rows:
+            names = {"set": escape_text(row["set"]), "class": escape_text(row["class"])}
+            place = {"file": escape_text(file)} if file else {}
+            yield row | names | place
 
 
 def _flat_result(result: Comparison) -> dict[str, Any]:
@@ -628,11 +649,6 @@ def _flat_result(result: Comparison) -> dict[str, Any]:
         content["heldout"] = to_json_value(result.heldout) | {
             "name": escape_text(result.heldout.name)
         }
-    if result.classes is not None:
-        content["classes.mean"] = result.classes.mean
-        for part in result.classes.classes:  # one can be called mean
-            numbers = {**part.metrics, "corrected": to_json_value(part.corrected)}
-            content[f"class.{escape_text(part.name)}"] = numbers
     counts = {"count.real": result.real.count, "count.fake": result.fake.count}
     return {**counts, **result.metrics, **_flatten(content)}
 

@@ -55,6 +55,8 @@ SCHEMA = 3
 Inception's 2048, which were ``fid`` in version 1. Version 3 describes the values. Within a version
 keys can be added, but not renamed or removed.
 """
+ALL_IMAGES = "(all)"
+"""What `Comparison.rows` call the whole sets in place of a class."""
 # More digits after the decimal point than a float has.
 _MAX_DIGITS = 30
 
@@ -269,6 +271,34 @@ class Comparison:
         """Duplicates in FAKE; None if its images were not checked."""
         return None if self.diagnosis is None else self.diagnosis.fake
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every number of the whole sets, whose class is `ALL_IMAGES`, and of each class or folder
+        as a dict with the keys ``set``, ``class``, ``metric`` and ``value``, as for pandas.
+
+        A metric is called as in ``metrics``, or by the keys that lead to it in the JSON:
+        ``count.fake``, ``uncertainties.fid.corrected.low``, ``heldout.floors.fid``.
+        """
+        whole = {**_count_numbers(self.real.count, self.fake.count), **self.metrics}
+        for key, uncertainty in self.uncertainties.items():
+            whole |= _corrected_numbers(key, uncertainty.corrected)
+        if self.heldout is not None:
+            for key, floor in self.heldout.floors.items():
+                whole[f"heldout.floors.{key}"] = floor
+        groups = [(ALL_IMAGES, whole)]
+        if self.classes is not None:
+            for part in self.classes.classes:
+                numbers = {**_count_numbers(part.real, part.fake), **part.metrics}
+                if self.distance is not None:
+                    numbers |= _corrected_numbers(self.distance.key, part.corrected)
+                groups.append((part.name, numbers))
+        rows = []
+        for name, numbers in groups:
+            for metric, value in numbers.items():
+                row = {"set": self.fake.name, "class": name, "metric": metric, "value": value}
+                rows.append(row)
+        return rows
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
         first = {
@@ -287,6 +317,19 @@ class Comparison:
         """
         fields = from_json_fields(cls, {**content, **content["sets"]}, complete=True)
         return cls(**fields, known=values)
+
+
+def _count_numbers(real: int | None, fake: int | None) -> dict[str, float]:
+    """Return the numbers of images that are known, for `Comparison.rows`."""
+    counts = {"count.real": real, "count.fake": fake}
+    return {key: count for key, count in counts.items() if count is not None}
+
+
+def _corrected_numbers(key: str, interval: Interval | None) -> dict[str, float]:
+    """Return the bias-corrected distance of this key, for `Comparison.rows`."""
+    if interval is None:
+        return {}
+    return {f"uncertainties.{key}.corrected.{end}": x for end, x in asdict(interval).items()}
 
 
 @dataclass(frozen=True)
@@ -335,6 +378,16 @@ class Evaluation:
         for line in self.not_computed_lines:
             html += f'<tr><td colspan="{len(heading)}">{escape(line)}</td></tr>'
         return f"<table>{html}</table>"
+
+    @property
+    def by_name(self) -> dict[str, Comparison]:
+        """The results by the names of the FAKEs: paths, or the keys of the dict that was passed."""
+        return {result.fake.name: result for result in self.results}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all FAKEs, see `Comparison.rows`."""
+        return [row for result in self.results for row in result.rows]
 
     @property
     def values(self) -> list[Value]:

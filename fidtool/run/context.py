@@ -208,6 +208,7 @@ def _check_same_start(
         **record_settings(settings),
         **installed,
         "paths": [request.path for request in requests],
+        "names": [request.name for request in requests],
         "report": settings.report is not None,
     }
     mine.pop("device", None)  # it may differ between ranks

@@ -39,7 +39,7 @@ from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_se
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
 from fidtool.statistics.file import load_statistics
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.set_statistics import AbsentStatistics, MeasuredSet, Statistics
 from fidtool.system.console import Console
 from fidtool.validation import find_settings
 
@@ -299,7 +299,7 @@ def measure_statistics(
     known: str | os.PathLike[str] | Statistics | None = None,
     part: str | None = None,
     since: str | os.PathLike[str] | Statistics | None = None,
-) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
+) -> tuple[Statistics, NDArray[np.uint8] | None]:
     """Compute the statistics of a set, for `fidtool.compute_statistics` and the command line. A
     collective.
 
@@ -310,7 +310,8 @@ def measure_statistics(
         known, part, since: see `compute_statistics`; those of rank zero are used.
 
     Returns:
-        The statistics and the sample; both are None on ranks other than zero.
+        The statistics, which are absent on ranks other than zero, and the sample, which is None
+            there.
     """
     requests = name_sets(*sources)
     with open_run(requests, settings, console) as run:
@@ -348,7 +349,7 @@ def measure_statistics(
             else:
                 statistics = measurer.measure(set_plan).statistics
         if world.rank:
-            return None, None
+            return AbsentStatistics(), None
         statistics = replace(statistics, config=config)
         for warning in [*measurer.warnings, *warnings_about(set_plan.path, statistics)]:
             run.console.warn(str(warning))

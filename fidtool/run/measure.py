@@ -118,7 +118,7 @@ class Measurer:
                 order["part"] = images.part.name
             sets.append(
                 {
-                    "path": redact(real_path(images.path)),
+                    "path": redact(real_path(images.source)),
                     "count": len(images),
                     "identity": images.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fidtool.errors import InputError, ResultWarning, Say, option
+from fidtool.errors import InputError, ResultWarning, Say, option, prefix_errors
 from fidtool.features.choice import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -138,10 +138,10 @@ def _open_sets(
     for request in sorted(roles_of, key=lambda request: not is_statistics_path(request.path)):
         own = roles_of[request]
         content = open_set(request, settings, set_needs(settings, *own), console.say)
-        _check_roles(request.path, content, own, settings)
+        _check_roles(request.name, content, own, settings)
         contents[request] = content
     files = {
-        request.path: content.file
+        request.name: content.file
         for request, content in contents.items()
         if content.file is not None
     }
@@ -161,6 +161,7 @@ def _open_sets(
         opened, matched = add_groups(add_captions(opened, completed), completed)
         warnings += matched
     notes = describe_overrides(settings)
+    notes += [f"{request.alias} is {request.path}" for request in requests if request.alias]
     if taken:
         notes.append(taken)
     warnings += [content.warning for content in contents.values() if content.warning is not None]
@@ -306,7 +307,7 @@ def _plan_sets(
             continue
         if pairs and role != HELDOUT and content.holds != "images":
             raise InputError(
-                f"{pairs[0].name} compares images in pairs, and {request.path} has none that can "
+                f"{pairs[0].name} compares images in pairs, and {request.name} has none that can "
                 "be read again:",
                 "pass the images in files, an array or a list",
                 setting="metrics",
@@ -323,7 +324,7 @@ def _plan_sets(
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content = content._replace(images=images)
         set_plan = SetPlan(
-            request.path, number, content.holds, (role,), content.size, crop, sampling
+            request.name, number, content.holds, (role,), content.size, crop, sampling
         )
         sets[key] = set_plan, content
     return [sets[key] for key in keys]
@@ -401,7 +402,7 @@ def merge_spellings(
     requests: Sequence[RequestedSet],
 ) -> tuple[list[RequestedSet], list[ResultWarning]]:
     """Return the sets, with the first for every spelling of its path, and a warning per set with
-    several spellings.
+    several spellings or names.
     """
     spellings: dict[object, dict[str, RequestedSet]] = {}
     once = []
@@ -410,8 +411,8 @@ def merge_spellings(
         if request.data is None:
             identity = real_path(request.path.removeprefix("file://")).rstrip("/")
         known = spellings.setdefault(identity, {})
-        known.setdefault(request.path, request)
-        once.append(next(iter(known.values())))
+        known.setdefault(request.name, request)
+        once.append(request if request.alias else next(iter(known.values())))
     warnings = []
     for *others, last in spellings.values():
         if others:
@@ -421,6 +422,17 @@ def merge_spellings(
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
     """Open a set of images or statistics, without reading any image. A stream is not opened."""
+    with prefix_errors(request.alias):
+        content = _open_request(request, settings, needs, say)
+    if request.alias and content.images is not None:
+        images = replace(content.images, path=request.alias, place=request.path)
+        return content._replace(images=images)
+    return content
+
+
+def _open_request(
+    request: RequestedSet, settings: Settings, needs: SetNeeds, say: Say
+) -> SetContent:
     path = request.path
     given = request.data
     if isinstance(given, Statistics):

@@ -5,17 +5,18 @@ is needed of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from fidtool.errors import InputError, ResultWarning, Say, option
 from fidtool.features.protocol import FEATURES, PIXELS
 from fidtool.metrics.pairs import PairMetric
+from fidtool.result.evaluation import normalize_path
 from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import ImageSet, Sampling
-from fidtool.sources.memory import Images
+from fidtool.sources.memory import Images, NamedSet
 from fidtool.sources.pairing import pair_images
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
@@ -113,43 +114,98 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
 
 @dataclass(frozen=True, eq=False)
 class RequestedSet:
-    """A set as the caller passes it: a path, or the name of what is ``given`` in memory."""
+    """A set as the caller passes it.
+
+    Attributes:
+        path: its path, or the name of what is given in memory.
+        data: what is given in memory; None for a path.
+        alias: the caller's name for a path; empty if it has none.
+    """
 
     path: str
     data: Images | Statistics | None = None
+    alias: str = ""
+
+    @property
+    def name(self) -> str:
+        """What results and messages call it."""
+        return self.alias or self.path
 
 
 def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Return sets with unique names, from pairs of a path or an object and a default name for it.
 
-    The same object always gives the same set. Paths are compared when they are opened.
+    The same object under the same name always gives the same set. Paths are compared when they are
+    opened. The caller's own names are kept.
+
+    Raises:
+        InputError: if two sets have one name, or one iterable is two sets.
     """
-    names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
-    given_sets = {}
+    names = _reserve_names([source for source, _ in sources])
+    given_sets: dict[tuple[int, str], RequestedSet] = {}
+    iterables: dict[int, str] = {}
     requests = []
     for source, default in sources:
+        alias = ""
+        if isinstance(source, NamedSet):
+            alias = source.name
+            source = source.source
         if isinstance(source, (str, os.PathLike)):
-            requests.append(RequestedSet(os.fspath(source)))
+            requests.append(RequestedSet(os.fspath(source), alias=alias))
             continue
         if source is None:  # ranks other than zero may pass it in place of statistics
             source = Statistics({})
-        key = id(source)
+        key = id(source), alias
         if key not in given_sets:
-            given = source if isinstance(source, (Images, Statistics)) else Images(source)
-            wanted = default
-            if isinstance(given, Images):
-                wanted = given.name or default
-            name = wanted
-            copies = 1
-            while name in names:
-                copies += 1
-                name = f"{wanted} {copies}"
+            given = source
+            if not isinstance(given, (Images, Statistics)):
+                given = Images(source, name=alias)
+            own = given.name if isinstance(given, Images) else ""
+            name = alias or _find_free_name(own or default, names)
             names.add(name)
             if isinstance(given, Images):
+                if given.is_stream and not given.generates:
+                    _check_first_use(iterables.setdefault(id(source), name), name)
                 given = given.renamed(name)
             given_sets[key] = RequestedSet(name, given)
         requests.append(given_sets[key])
     return requests
+
+
+def _reserve_names(sources: Sequence[object]) -> set[str]:
+    """Return the paths and the caller's own names. An InputError if one of these is also another
+    set's.
+    """
+    names = {os.fspath(source) for source in sources if isinstance(source, (str, os.PathLike))}
+    known = {*map(normalize_path, names)}
+    for source in sources:
+        if not isinstance(source, NamedSet):
+            continue
+        path = normalize_path(source.name)
+        if path in known:
+            raise InputError(f"two sets have the name {source.name}:", "choose another name")
+        known.add(path)
+        names.add(source.name)
+    return names
+
+
+def _find_free_name(wanted: str, names: Collection[str]) -> str:
+    name = wanted
+    copies = 1
+    while name in names:
+        copies += 1
+        name = f"{wanted} {copies}"
+    return name
+
+
+def _check_first_use(first: str, name: str) -> None:
+    """Refuse an iterable that is also the set ``first``."""
+    if name != first:
+        raise InputError(
+            f"{first} and {name} are the same iterable, which can be iterated over once:",
+            "pass a list",
+            "pass an iterable for each",
+        )
 
 
 Holding = Literal["images", "stream", "statistics", "both"]

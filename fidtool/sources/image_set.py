@@ -105,7 +105,7 @@ class ImageSet:
     """Images of one source. They are sorted by name until `draw` selects and permutes them.
 
     Attributes:
-        path: the source as passed by the caller.
+        path: the source as passed by the caller, or the caller's name for it.
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
@@ -118,6 +118,7 @@ class ImageSet:
         partner: the images of REAL that belong to these, in the same order; None unless pairs are
             compared.
         part: which images of the set these are; None if they are all that `draw` returned.
+        place: the source, if ``path`` is the caller's name for it; else empty.
     """
 
     path: str
@@ -134,6 +135,12 @@ class ImageSet:
     floats: ValueRange | None = None
     partner: ImageSet | None = field(default=None, repr=False)
     part: SetPart | None = None
+    place: str = ""
+
+    @property
+    def source(self) -> str:
+        """The source as passed by the caller."""
+        return self.place or self.path
 
     @property
     def files(self) -> Files:
@@ -234,7 +241,7 @@ class ImageSet:
         """Return the SHA-256 of the source's real path, the images' names, order and crop, and the
         variant.
         """
-        return self._hash(os.fsencode(real_path(self.path)) + b"\0")
+        return self._hash(os.fsencode(real_path(self.source)) + b"\0")
 
     def digest(self) -> str:
         """Return the SHA-256 of the same without the path, of the sizes of the files, and of a

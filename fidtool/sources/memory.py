@@ -11,7 +11,7 @@ import os
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import parent_process
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -354,11 +354,27 @@ def _to_cpu(images: Any) -> Any:
     return images
 
 
+class NamedSet(NamedTuple):
+    """A set as the caller passes it, under the caller's name for it."""
+
+    name: str
+    source: Any
+
+
 def split_sets(fake: Any, given: type) -> list[Any]:
     """Return the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`,
-    objects of the type ``given`` or None in their place, functions), is several; everything else is
-    one.
+    objects of the type ``given`` or None in their place, functions), is several, as is a dict of
+    names and sets; everything else is one.
     """
+    if isinstance(fake, Mapping):
+        _refuse_moments(fake)
+        for name in fake:
+            if not isinstance(name, str) or not name:
+                raise InputError(
+                    f"the keys of {option('fake')} are names of sets, and {name!r} is none:",
+                    "use strings such as 'epoch 1'",
+                )
+        return [NamedSet(name, source) for name, source in fake.items()]
     if not isinstance(fake, (list, tuple)):
         return [fake]
     for item in fake:

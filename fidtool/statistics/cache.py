@@ -138,7 +138,8 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             assert layer.definition is not None
             order = None if layer.features is None else statistics.order
             arrays = to_arrays(replace(statistics, layers={FEATURES: layer}, order=order))
-            arrays["source"] = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
+            source = os.fsencode(_listed_path(images.source))
+            arrays["source"] = np.frombuffer(source, dtype=np.uint8)
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         delete_temporary_files(_ABANDONED_SECONDS)
         entries = cache_entries()

@@ -66,7 +66,8 @@ def write_statistics(
     images: NDArray[np.uint8] | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write a statistics file atomically. pytorch-fid can read it.
+    """Write a statistics file atomically, on the rank that has the statistics. pytorch-fid can read
+    it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint``
     and ``run`` (JSON strings), ``features`` (float32) and the exact sums, see `LayerStatistics`;
@@ -91,6 +92,8 @@ def write_statistics(
         OSError: if the file cannot be written, or exists and ``overwrite`` is false; no partial
             file is left behind.
     """
+    if not statistics:
+        return
     if layout is not None:
         _write_layout(Path(path), statistics, layout, images, overwrite)
         return

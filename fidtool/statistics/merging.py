@@ -20,7 +20,7 @@ from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.accumulator import Accumulator, LayerSpec
 from fidtool.statistics.file import load_statistics
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import AbsentStatistics, Statistics
 from fidtool.validation import MAX_SKIP, max_skipped_files
 
 
@@ -34,7 +34,8 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
             one after the other.
 
     Returns:
-        The statistics of the whole set, as if computed at once.
+        The statistics of the whole set, as if computed at once. Where a part is absent, as on ranks
+            above zero, so are they.
 
     Raises:
         InputError: if images are missing or in several parts, or the parts are of different sets,
@@ -44,10 +45,10 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
         parts = [parts]
     merger: _Merger | None = None
     for number, given in enumerate(parts, 1):
-        if given is None:  # what `compute_statistics` returns there
-            raise InputError(
-                f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero"
-            )
+        if isinstance(given, AbsentStatistics):
+            for _ in parts:  # which this rank may be computing with the others
+                pass
+            return given
         name = f"part {number}" if isinstance(given, Statistics) else os.fspath(given)
         statistics = load_statistics(given)
         merger = merger or _Merger(name, statistics)

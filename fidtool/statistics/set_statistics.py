@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,8 @@ class LayerStatistics:
 class Statistics:
     """Statistics of a set of images by layer, and where they come from.
 
+    They are false on ranks that do not have them, see `AbsentStatistics`.
+
     Attributes:
         layers: statistics by name of the layer: ``features`` of the extractor and, if requested,
             ``spatial`` (for sFID), ``embedding`` (of CMMD's network) and those of the networks of
@@ -147,6 +149,9 @@ class Statistics:
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     framing: Crop | None = None
     part: SetPart | None = None
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         layers = [f"{name}: {layer.dims} dimensions" for name, layer in self.layers.items()]
@@ -216,6 +221,33 @@ class Statistics:
     def features(self) -> Features | None:
         """Per-image features of the extractor, see `LayerStatistics`."""
         return self.layers[FEATURES].features
+
+
+_FACTS = {fact.name for fact in fields(Statistics)}
+
+
+class AbsentStatistics(Statistics):
+    """Statistics that rank zero has, on another rank: they are false, and reading them is an error
+    that says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "<Statistics on rank zero>"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _FACTS:
+            raise InputError(
+                f"only rank zero has these statistics, and {name} was read on another rank:",
+                "read them under `if statistics:`",
+                "write them to a file, which all ranks can read",
+            )
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -328,7 +328,7 @@ class FIDCallback(Base):
             _PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer"
         )
         with ranks.world(_PURPOSE) as world:
-            return cast(Statistics, world.broadcast(statistics))
+            return world.broadcast(statistics)
 
     def _measure(self, trainer: Any, pl_module: Any, current: ModelWeights) -> None:
         """Compute the values. The model has the ``current`` weights; a callback has the others."""

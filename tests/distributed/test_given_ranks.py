@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fidtool
-from support.places import TINY
+from support.places import COLOURS, TINY
 from support.ranks import RankServer, outcomes
 from support.source_forms import make_pair, pixels_in
 
@@ -70,6 +70,43 @@ if rank == 0:
     print(json.dumps(said))
 """
 """A program that continues after errors."""
+
+STATISTICS = """
+import json, os, sys
+import numpy as np
+import fidtool
+
+real, fake, extractor, other = sys.argv[1:]
+settings = dict(extractor=extractor, cache=False, batch_size=4)
+known = fidtool.compute_statistics(real, **settings)
+parts = [fidtool.compute_statistics(fake, part=f"{k}/2", **settings) for k in (1, 2)]
+merged = fidtool.merge_statistics(parts)
+later = fidtool.merge_statistics(
+    fidtool.compute_statistics(fake, part=f"{k}/2", **settings) for k in (1, 2)
+)
+grown = fidtool.compute_statistics(fake, since=merged, **settings)
+both = dict(settings, extractor=[extractor, other])
+more = fidtool.compute_statistics(fake, known=merged, **both)
+fidtool.write_statistics(f"all{os.environ.get('WORLD_SIZE', 1)}.npz", merged)
+said = {
+    "types": [isinstance(each, fidtool.Statistics) for each in (known, merged, later, grown, more)],
+    "true": [bool(each) for each in (known, merged, later, grown, more)],
+    "named": fidtool.compute(known, {"a": merged, "b": fake}, **settings).by_name["a"].value("fid"),
+    "as REAL and FAKE": fidtool.compute(known, known, **settings).results[0].value("fid"),
+}
+for name in ("mu", "sigma", "dims", "count", "layers", "features", "definition"):
+    try:
+        getattr(known, name)
+    except fidtool.InputError as error:
+        said[name] = str(error)
+try:
+    fidtool.write_statistics(f"rank{os.environ.get('RANK', 0)}.npz", known)
+    said["alone"] = fidtool.compute(known, fake, alone=True, **settings).results[0].value("fid")
+except fidtool.InputError as error:
+    said["alone"] = str(error)
+said["repr"] = repr(known)
+print(json.dumps(said))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +176,34 @@ def test_inconsistent_ranks_are_refused(
     said: dict[str, object], case: str, words: list[str]
 ) -> None:
     assert [word for word in words if word not in str(said[case])] == [], said[case]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_statistics_are_on_rank_zero(
+    rank_server: RankServer, place: Path, expected: list[float], ranks: int
+) -> None:
+    """A program needs no branch for the other ranks unless it reads the statistics."""
+    (place / "statistics.py").write_text(STATISTICS)
+    arguments = [["statistics.py", "real", "images", TINY, COLOURS]] * ranks
+    started = rank_server.ranks("script", arguments, rank_server.environment, place)
+    ends = outcomes(started)
+    assert [end.status for end in ends] == [0] * ranks, ends[-1].stderr
+    first, *others = (json.loads(end.stdout) for end in ends)
+    assert first["types"] == first["true"] == [True] * 5
+    assert first["named"] == first["alone"] == pytest.approx(expected[0], rel=1e-9)
+    assert first["repr"].startswith("<Statistics of 22 images")
+    assert "mu" not in first, "rank zero reads it"
+    for other in others:
+        assert other["types"] == [True] * 5
+        assert other["true"] == [False] * 5
+        assert other["named"] == first["named"]
+        assert other["as REAL and FAKE"] == first["as REAL and FAKE"]
+        assert other["repr"] == "<Statistics on rank zero>"
+        for name in ("mu", "sigma", "dims", "features", "definition", "alone"):
+            assert "only rank zero has these statistics, and layers was read on" in other[name]
+        assert "and count was read on another rank: read them under `if" in other["count"]
+    merged = fidtool.read_statistics(place / f"all{ranks}.npz")
+    whole = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False, batch_size=4)
+    assert merged.mu.tobytes() == whole.mu.tobytes()
+    assert (place / "rank0.npz").exists()
+    assert not (place / "rank1.npz").exists()

@@ -128,6 +128,7 @@ training on ranks.
 OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"
+MAKERS["classes.csv"] = next(line for line in REST if line.endswith("-o classes.csv"))
 # `verify` needs a preset.
 MAKERS["fid.json"] = next(line for line in REST if line.endswith("--preset edm -o fid.json"))
 """Files that commands read, and the commands that write them."""

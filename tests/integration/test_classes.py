@@ -449,11 +449,20 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     assert [line[:3] for line in table if line and line[0] in CLASSES][:3] == [
         [each.name, str(each.real), str(each.fake)] for each in classes.classes
     ]
-    row, _ = csv.DictReader((tmp_path / "r.csv").open())  # a row per FAKE
-    assert float(row[f"classes.mean.{key}"]) == classes.mean[key]
-    assert {each.name: float(row[f"class.{each.name}.{key}"]) for each in classes.classes} == {
-        each.name: each.metrics[key] for each in classes.classes
+    written = {
+        (row["set"], row["class"], row["metric"]): float(row["value"])
+        for row in csv.DictReader((tmp_path / "r.csv").open())
     }
+    for result in found.results:
+        assert result.classes is not None
+        for metrics, name_in_csv in (
+            (result.metrics, "(all)"),
+            *((each.metrics, each.name) for each in result.classes.classes),
+        ):
+            for metric, number in metrics.items():
+                assert written.pop((result.fake.name, name_in_csv, metric)) == number
+    assert {metric for _, _, metric in written} == {"count.real", "count.fake"}
+    assert len(written) == 2 * 2 * 4
     saved = here("table", "r.json")
     for text in (
         saved.stdout,
@@ -468,6 +477,31 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     for page in ("r.html", "again.html"):
         assert f"of 3, worst {value:.4f} ({name})." in (tmp_path / page).read_text()
     assert found.results[0].to_dict() == read_evaluation(tmp_path / "r.json").results[0].to_dict()
+
+
+def test_pandas_reads_the_csv_of_classes_as_it_is(here: Run, tmp_path: Path) -> None:
+    """Classes with numbers as names remain text, and no number is missing or text."""
+    pandas = pytest.importorskip("pandas", reason="needs pandas, which datasets brings")
+    real, fake = make_classes(tmp_path, {"0": (9, 8), "07": (8, 9), "2": (9, 0)})
+    make_pictures(tmp_path / "second" / "07", 9, 99)
+    sets = (real, fake, tmp_path / "second")
+    command = ("compute", *sets, *QUICK, "--per-class", "-o", "r.csv", "-o", "r.json")
+    assert here(*command).status == 0
+    assert here(*command).status == 0, "the file is one of fidtool, and replaced"
+    table = pandas.read_csv(tmp_path / "r.csv")
+    assert [*table.columns] == ["set", "class", "metric", "value"]
+    assert table["value"].dtype == float
+    assert not table.isna().any().any()
+    assert {*table["class"]} == {"(all)", "0", "07", "2"}
+    wide = table.pivot(index=["set", "class"], columns="metric", values="value")
+    (key,) = {*wide.columns} - {"count.real", "count.fake"}
+    assert wide.loc[(str(fake), "2"), "count.fake"] == 0
+    first, second = read_evaluation(tmp_path / "r.json").results
+    for result in (first, second):
+        assert result.classes is not None
+        of_set = wide.loc[result.fake.name]
+        assert of_set.loc["(all)", key] == result.metrics[key]
+        assert of_set.drop("(all)")[key].mean() == pytest.approx(result.classes.mean[key])
 
 
 def test_what_changed_in_each_class(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

@@ -238,6 +238,13 @@ class Unsized(Samples):
         raise NotImplementedError("of unknown length")
 
 
+def empty(folder: Path) -> Path:
+    """Return a folder without images beside another."""
+    place = folder.parent / "empty"
+    place.mkdir(exist_ok=True)
+    return place
+
+
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "None": (lambda f, p: None, InputError, "fake is None, which only ranks above zero may pass"),
     "a function without a number": (
@@ -258,10 +265,47 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
         "list_iterator, not an image; to compare",
     ),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
-    "a dict": (
+    "a dict of no sets": (
         lambda f, p: {"a": 1},
         InputError,
-        "is of type dict, which is not a sequence of images",
+        "a is of type int, which is neither a",
+    ),
+    "a dict in a dict": (
+        lambda f, p: {"a": {"b": p}},
+        InputError,
+        "a is of type dict, which is not a sequence of images",
+    ),
+    "an empty dict": (lambda f, p: {}, InputError, "there is no FAKE to compare"),
+    "a number as a name": (
+        lambda f, p: {1: p},
+        InputError,
+        "the keys of fake are names of sets, and 1 is none: use strings",
+    ),
+    "an empty name": (lambda f, p: {"": p}, InputError, "and '' is none: use strings"),
+    "the name of REAL": (
+        lambda f, p: {f"{f.parent / 'real'}/": p},
+        InputError,
+        "two sets have the name .*/real/: choose another",
+    ),
+    "two spellings of a name": (
+        lambda f, p: {"a": p, "./a": p},
+        InputError,
+        "two sets have the name ./a",
+    ),
+    "an iterable under two names": (
+        lambda f, p: dict.fromkeys("ab", iter(p)),
+        InputError,
+        "a and b are the same iterable, .*: pass a list",
+    ),
+    "a named folder without images": (
+        lambda f, p: {"a": empty(f)},
+        InputError,
+        "a: no images in .*empty",
+    ),
+    "a mean and a covariance": (
+        lambda f, p: {"mu": np.zeros(3), "sigma": np.zeros((3, 3))},
+        InputError,
+        "a mean and a covariance are not images: pass fidtool.Statistics.of",
     ),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "contains 22 images"),

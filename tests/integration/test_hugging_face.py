@@ -154,7 +154,7 @@ def test_splits_are_named(place: Path, kind: str) -> None:
     with pytest.raises(
         fidtool.InputError, match=f"{kind}, .*pass its split 'train', or pass its split 'test'"
     ):
-        fidtool.compute(place / "real", given, **SETTINGS)
+        fidtool.compute(given, place / "images", **SETTINGS)
 
 
 # --- saved to disk --------------------------------------------------------------------------------

@@ -143,6 +143,11 @@ def test_linters_report_nothing(command: list[str]) -> None:
 
 CALLS = """
 import fidtool
+named: dict[str, fidtool.Images] = {"epoch 1": fidtool.Images([])}
+distance: float | None = fidtool.compute("a", named).by_name["epoch 1"].fid
+fidtool.compute("a", {"epoch 1": "b", "epoch 2": [b""], "epoch 3": lambda n: []})
+mu = fidtool.compute_statistics("a").mu
+fidtool.compute(fidtool.compute_statistics("a"), "b")
 fidtool.compute(real="a", fake=["b"], num=3)
 fidtool.compute("a", "b", numm=3)
 fidtool.compute_statistics("a", since="b", per_class=True)

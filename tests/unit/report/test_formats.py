@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -112,12 +112,41 @@ def test_no_cell_is_a_formula() -> None:
     ]
 
 
-def test_a_class_called_mean_has_its_own_column() -> None:
-    plain = bare("fake")
-    classes = Classes("class", (ClassResult("mean", 9, 9, {"fid": 3.0}),), {"fid": 5.0}, {})
-    named = replace(plain, results=(replace(plain.results[0], classes=classes),))
-    (row,) = csv.DictReader(format_lines("csv", {"": named}))
-    assert (row["classes.mean.fid"], row["class.mean.fid"]) == ("5.0", "3.0")
+@pytest.mark.parametrize("setting", ["per_class", "per_folder"])
+def test_csv_of_classes_has_a_row_for_each_number(setting: str) -> None:
+    plain = evaluation_of(["=a", "b"])
+    bar = Interval(2.5, 0.5, 1.5, 3.5)
+    parts = (ClassResult("1", 9, 8, {"fid": 3.0, "kid": 0.1}, bar), ClassResult("02", 9, 0))
+    classes = Classes("class", parts, {"fid": 3.0}, {})
+    results = tuple(replace(result, classes=classes) for result in plain.results)
+    named = replace(plain, results=results, run=replace(plain.run, config={setting: True}))
+    rows = [*csv.DictReader(format_lines("csv", {"x.json": named}))]
+    assert [*rows[0]] == ["set", "class", "metric", "value", "file"]
+    assert {row["set"] for row in rows} == {"./=a", "b"}
+    assert {row["file"] for row in rows} == {"x.json"}
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["set"] == "./=a":
+            found.setdefault(row["class"], {})[row["metric"]] = row["value"]
+    bars = {f"uncertainties.fid.corrected.{end}": number for end, number in asdict(bar).items()}
+    assert {
+        name: {key: float(text) for key, text in row.items()} for name, row in found.items()
+    } == {
+        "(all)": {
+            "count.real": 100,
+            "count.fake": 100,
+            **results[0].metrics,
+            **{
+                f"uncertainties.fid.corrected.{end}": number
+                for end, number in asdict(results[0].corrected).items()
+            },
+        },
+        "1": {"count.real": 9, "count.fake": 8, "fid": 3.0, "kid": 0.1, **bars},
+        "02": {"count.real": 9, "count.fake": 0},
+    }
+    narrowed = csv.DictReader(format_lines("csv", select_columns({"": named}, ["fid"])))
+    kept = {row["metric"] for row in narrowed} - {*bars, "count.real", "count.fake"}
+    assert kept == {"fid"}
 
 
 def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import basename
@@ -22,6 +23,8 @@ from fidtool.names import fold, unknown_name_error
 from fidtool.system.user_code import is_code_spec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fidtool.features.network import Network
 
 
@@ -114,8 +117,9 @@ class NetworkChoice:
         input_size: side of the square input in pixels, for a program that does not state it.
         protocol: how images are resized; None selects the network's default.
         dims: feature dimensions, which select a layer of Inception; None selects 2048.
-        given: the `fidtool.Network` itself, which a program passed; None on the ranks that got the
-            choice from another one. Its class, which needs torch, is not imported here.
+        given: the `fidtool.Network` itself, or the plain module, which a program passed; None on
+            the ranks that got the choice from another one. Its class, which needs torch, is not
+            imported here.
         subject: owner of the network, for messages; empty for the run's only or first network.
         setting: name of the setting whose value selects it, for messages; empty if it cannot be
             set.
@@ -128,7 +132,7 @@ class NetworkChoice:
     feature_step: int | None = None
     protocol: str | None = None
     dims: int | None = None
-    given: Network | None = field(default=None, compare=False, repr=False)
+    given: Network | nn.Module | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
     setting: str | MetricSetting = field(default="extractor", compare=False)
     apart: bool = field(default=True, compare=False)
@@ -195,6 +199,14 @@ class NetworkChoice:
             return network in ("inception", INCEPTION)
         return network in (self.extractor, basename(self.extractor), self.untagged)
 
+    def called(self, network: str) -> str:
+        """Return what the values of this network are called, whose definition has the name
+        ``network``.
+
+        It is the value of ``extractor``, unless the network has a name of its own.
+        """
+        return self.extractor if self.made(network) else network
+
     def named(self, setting: str) -> str | MetricSetting:
         """The name of one of the settings, for messages; empty if it cannot be set."""
         return setting if self.apart and setting != "extractor" else self.setting
@@ -234,8 +246,8 @@ def parse_networks(value: object) -> list[NetworkChoice]:
 
     Args:
         value: a string such as ``inception,dinov2:vitl14@weights=FILE,step=12``, a table such as
-            ``{"name": "dinov2", "step": 12}``, a `NetworkChoice`, a `fidtool.Network`, or a list of
-            these.
+            ``{"name": "dinov2", "step": 12}``, a `NetworkChoice`, a `fidtool.Network`, a plain
+            module, or a list of these.
 
     Raises:
         InputError: if the value is none of these, or a network does not exist or cannot have a
@@ -247,19 +259,49 @@ def parse_networks(value: object) -> list[NetworkChoice]:
         return [_from_table(value)]
     if isinstance(value, NetworkChoice):
         return [_complete(value)]
-    # A fidtool.Network, whose class needs torch.
-    if hasattr(value, "module") and hasattr(value, "input_size"):
-        network: Any = value
-        kind = type(network.module)
-        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=network)]
+    # torch is not imported here, but whoever passes a module has imported it.
+    torch: Any = sys.modules.get("torch")
+    network: Any = value
+    if torch is not None and isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            network = network.module
+        return [NetworkChoice(name_module(network), given=network)]
+    if hasattr(value, "module") and hasattr(value, "input_size"):  # a fidtool.Network
+        return [NetworkChoice(network.name or name_module(network.module), given=network)]
     if isinstance(value, (list, tuple)) and value:
         return [network for item in value for network in parse_networks(item)]
     shown = type(value).__name__
     if isinstance(value, (list, tuple, int, float)):
         shown = short_repr(value)
     raise InputError(
-        f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
+        f"{option('extractor')} must be a string, a fidtool.Network, a torch.nn.Module or a list "
+        f"of these, not {shown}"
     )
+
+
+# Names that are not those of a program's own networks.
+_RESERVED = {*map(fold, ("inception", INCEPTION, _REMOVED_FAMILY, *MODEL_FAMILIES, *SHORT_NAMES))}
+
+
+def name_module(module: nn.Module) -> str:
+    """Return the name of a module's class, which does not depend on how its file was imported."""
+    name = type(module).__name__
+    return f"{name} module" if fold(name) in _RESERVED else name
+
+
+def check_network_name(name: object) -> None:
+    """Raise an InputError unless a program's own network can have this name, or none."""
+    if name == "":
+        return
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w .+-]*", name) or is_program(name):
+        raise InputError(
+            f"Network.name {name!r} must consist of letters, digits, spaces and _ . + -, without "
+            "the suffix of a program"
+        )
+    if fold(name) in _RESERVED:
+        raise InputError(
+            f"Network.name {name!r} is the name of a published network:", "choose another one"
+        )
 
 
 def _parse(text: str) -> NetworkChoice:

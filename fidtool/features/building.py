@@ -16,7 +16,7 @@ from fidtool.features.choice import NetworkChoice, no_protocol_error
 from fidtool.features.device import Device, deterministic_mode, device_context
 from fidtool.features.extractor import PROBE_SIZE, Extractor, fixed_batch
 from fidtool.features.hashes import hash_state_dict
-from fidtool.features.models import user_networks
+from fidtool.features.models import tuned_inception, user_networks
 from fidtool.features.network import Network, freeze
 from fidtool.features.plain import INPUT, PlainExtractor
 from fidtool.features.protocol import (
@@ -38,6 +38,9 @@ _REPEATS = 0.02
 def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     family = choice.published
+    if choice.tuned:
+        with prefix_errors(choice.subject):
+            return tuned_inception.fetch(choice)
     if family is None:
         return None  # custom networks come with their weights
     with prefix_errors(choice.subject), deterministic_mode():
@@ -74,14 +77,17 @@ def build_extractor(
     if isinstance(choice.given, nn.Module):
         return _build_plain(choice, choice.given, device, precision, layer, size)
     with prefix_errors(choice.subject):
-        with deterministic_mode():
-            if choice.published:
-                name = choice.untagged
-                network: Network = _import_family(choice).build(choice, state)
-            else:
-                network, name = user_networks.build(choice)
         asked = None if choice.published else choice.protocol
         standard = find_protocol(asked or usual or DEFAULT_PROTOCOL)
+        with deterministic_mode():
+            network: Network
+            if choice.tuned and state is not None:
+                network, name = tuned_inception.build(choice, state, standard)
+            elif choice.published:
+                name = choice.untagged
+                network = _import_family(choice).build(choice, state)
+            else:
+                network, name = user_networks.build(choice)
         preparation = network.preparation
         ddof = 1
         if preparation is None:

@@ -71,6 +71,8 @@ CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
 EXPORTED = ".pt2"
 """The file name extension of programs written by torch.export.save."""
+# How the names of Inception's graph with the weights of a file begin.
+_TUNED = "inception@weights="
 # A family of earlier versions, which results and statistics files can name.
 _REMOVED_FAMILY = "torchvision"
 
@@ -89,6 +91,8 @@ def is_program(extractor: str) -> bool:
     """Whether ``extractor`` has the file name extension of an exported program or a TorchScript
     program.
     """
+    if extractor.startswith(_TUNED):
+        return False
     return extractor.endswith((EXPORTED, ".pt", ".pth", ".ts", ".jit"))
 
 
@@ -146,7 +150,8 @@ class NetworkChoice:
         ]
         if not settings:
             return self.extractor
-        return f"{self.extractor}@{','.join(settings)}"
+        name = "inception" if self.tuned else self.extractor
+        return f"{name}@{','.join(settings)}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}  # each rank has its own
@@ -189,7 +194,12 @@ class NetworkChoice:
         `torch.export.load` unpickles parts of a file and evaluates others, and TorchScript can
         write files.
         """
-        return not self.published and self.extractor != "inception"
+        return not self.published and not self.tuned and self.extractor != "inception"
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it is Inception's graph with the weights of a file: a network like others."""
+        return self.extractor.startswith(_TUNED)
 
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see
@@ -345,6 +355,8 @@ def _complete(choice: NetworkChoice) -> NetworkChoice:
     """Return a network that can have its settings, which messages name as a part of the value of
     ``extractor``.
     """
+    if choice.extractor == "inception" and choice.weights is not None:
+        choice = replace(choice, extractor=f"{_TUNED}{basename(choice.weights)}")
     choice = replace(choice, apart=False)
     check_extractor(choice)
     return replace(choice, protocol=normalize_protocol(choice, choice.protocol))
@@ -464,14 +476,14 @@ def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor
     inception = extractor == "inception"
-    if not inception and choice.given is None:
+    if not inception and not choice.tuned and choice.given is None:
         _check_name(choice)
     fixed = "is fixed for Inception, so that its values are comparable; it is for other extractors"
     allowed = {
         "dims": inception,
         "input_size": is_program(extractor),
         "feature_step": not inception,
-        "weights": inception or choice.published,
+        "weights": inception or choice.tuned or choice.published,
     }
     problems = {
         "dims": "selects a layer of Inception; a custom network's output decides its dimensions",

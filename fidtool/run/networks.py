@@ -164,7 +164,8 @@ class RunNetworks:
             extractor = build_extractor(
                 choice, state, self._device, settings.precision, layer, shared, size
             )
-        extractor.define(feature_step=world.on_rank_zero(lambda: self._find_step(extractor, layer)))
+        step = world.on_rank_zero(lambda: self._find_step(extractor, choice, layer))
+        extractor.define(feature_step=step)
         self.probes[layer] = self._check(extractor, choice)
         self._built[layer] = extractor
         self.definitions[layer] = extractor.definition
@@ -183,7 +184,7 @@ class RunNetworks:
     def _first_images(self) -> Sequence[Tensor]:
         return self._probe.read()
 
-    def _find_step(self, extractor: Extractor, layer: str) -> int:
+    def _find_step(self, extractor: Extractor, choice: NetworkChoice, layer: str) -> int:
         """The step of a network's features: stated, that of statistics, or one that suits the
         features of the first images, and of noise. On rank zero.
         """
@@ -197,9 +198,11 @@ class RunNetworks:
         (vectors,) = self._extract(extractor, images).values()
         step = choose_step(vectors.abs().max().item())
         if step != stated:
+            setting = choice.step_setting
+            same = option(setting, step) if setting else f"feature_step={step}"
             self._say(
                 f"{extractor.definition.network}: its features are rounded to multiples of "
-                f"2^{-step}, which suits those of the first images ({option('feature_step', step)})"
+                f"2^{-step}, which suits those of the first images, as with {same}"
             )
         return step
 

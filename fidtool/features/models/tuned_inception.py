@@ -59,7 +59,7 @@ def fetch(choice: NetworkChoice) -> State:
     if digest in KNOWN_SHA256:
         raise InputError(
             f"{path} has the published weights of Inception, whose values are FIDs:",
-            f"pass {option('weights', str(path))} without this network",
+            f"pass {option('weights', str(path))} and {option('extractor', 'inception')}",
             setting=choice.named("extractor"),
         )
     return State(_select(_read(path, data), path), str(path), digest[:12])

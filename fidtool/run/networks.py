@@ -92,7 +92,7 @@ class RunNetworks:
             self.kernels = "oneDNN, packed"
         self.warnings: list[ResultWarning] = []
         self.notes: list[str] = []
-        self._probe = probe
+        self._probing = probe
         self.weights: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
@@ -182,7 +182,7 @@ class RunNetworks:
 
     @cached_property
     def _first_images(self) -> Sequence[Tensor]:
-        return self._probe.read()
+        return self._probing.read()
 
     def _find_step(self, extractor: Extractor, choice: NetworkChoice, layer: str) -> int:
         """The step of a network's features: stated, that of statistics, or one that suits the
@@ -191,8 +191,8 @@ class RunNetworks:
         stated = extractor.definition.feature_step
         if not extractor.open_step:
             return stated
-        if layer in self._probe.steps:
-            return self._probe.steps[layer]
+        if layer in self._probing.steps:
+            return self._probing.steps[layer]
         noise = fixed_batch(1, torch.device("cpu"), extractor.probe_size)
         images = [image.to(self._device.torch_device) for image in (*noise, *self._first_images)]
         (vectors,) = self._extract(extractor, images).values()

@@ -82,6 +82,10 @@ def compute(
             one set, and its name replaces that of `fidtool.Images`. Or a function that generates
             ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a set as
             well.
+        settings: their keywords. ``extractor`` may also be, or have in a list, a `fidtool.Network`
+            or a `torch.nn.Module`, which gets the images as they are: uint8 of shape (n, 3, height,
+            width), those of one size at a time, as in the metrics for training. It is in evaluation
+            mode during the run, and afterwards as before.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` or ``.by_name`` for several,
@@ -139,6 +143,7 @@ def compute_statistics(
             `fidtool.merge_statistics`.
         since: earlier statistics of the set with the same settings, or their file: only images that
             are new go through the networks.
+        settings: their keywords, see `compute`.
 
     Returns:
         On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims,

@@ -4,24 +4,26 @@ tried.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 
-from fidtool.errors import RunError, Say, missing_package, prefix_errors
+from fidtool.errors import InputError, RunError, Say, missing_package, prefix_errors
 from fidtool.features.choice import NetworkChoice, no_protocol_error
 from fidtool.features.device import Device, deterministic_mode, device_context
-from fidtool.features.extractor import Extractor, fixed_batch
+from fidtool.features.extractor import PROBE_SIZE, Extractor, fixed_batch
 from fidtool.features.hashes import hash_state_dict
-from fidtool.features.models import user_networks
+from fidtool.features.models import tuned_inception, user_networks
 from fidtool.features.network import Network, freeze
+from fidtool.features.plain import INPUT, PlainExtractor
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
     FEATURES,
+    USUAL_STEP,
     Definition,
     find_protocol,
 )
@@ -36,6 +38,9 @@ _REPEATS = 0.02
 def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     family = choice.published
+    if choice.tuned:
+        with prefix_errors(choice.subject):
+            return tuned_inception.fetch(choice)
     if family is None:
         return None  # custom networks come with their weights
     with prefix_errors(choice.subject), deterministic_mode():
@@ -58,23 +63,31 @@ def build_extractor(
     precision: str = "fp32",
     layer: str = FEATURES,
     usual: str | None = None,
+    size: tuple[int, int] = PROBE_SIZE,
 ) -> Extractor:
     """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on
     every rank.
 
     Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a
     network that has neither its own preparation nor a protocol; None is the default one. The
-    protocol determines resize and ddof; a network with its own preparation has ddof 1.
+    protocol determines resize and ddof; a network with its own preparation has ddof 1. ``size`` is
+    that of images that a plain module can be tried with. If nobody states the step of the features,
+    it is the usual one, and `Extractor.open_step` is set.
     """
+    if isinstance(choice.given, nn.Module):
+        return _build_plain(choice, choice.given, device, precision, layer, size)
     with prefix_errors(choice.subject):
-        with deterministic_mode():
-            if choice.published:
-                name = choice.untagged
-                network: Network = _import_family(choice).build(choice, state)
-            else:
-                network, name = user_networks.build(choice)
         asked = None if choice.published else choice.protocol
         standard = find_protocol(asked or usual or DEFAULT_PROTOCOL)
+        with deterministic_mode():
+            network: Network
+            if choice.tuned and state is not None:
+                network, name = tuned_inception.build(choice, state, standard)
+            elif choice.published:
+                name = choice.untagged
+                network = _import_family(choice).build(choice, state)
+            else:
+                network, name = user_networks.build(choice)
         preparation = network.preparation
         ddof = 1
         if preparation is None:
@@ -83,13 +96,13 @@ def build_extractor(
         elif asked:
             transform = f" ({preparation.describe(network.input_size)})"
             raise no_protocol_error(choice, standard.name, transform)
-        step = choice.feature_step
+        step = network.feature_step if choice.feature_step is None else choice.feature_step
         module = freeze(network.module)
         definition = Definition(
             extractor=name,
             weights_sha256=hash_state_dict(module.state_dict()),
             dims=0,  # not known yet
-            feature_step=network.feature_step if step is None else step,
+            feature_step=USUAL_STEP if step is None else step,
             input_size=network.input_size,
             normalization=network.normalization,
             resize=preparation.describe(network.input_size),
@@ -99,9 +112,50 @@ def build_extractor(
         offset = tuple(255.0 * value for value in network.mean)
         scale = tuple(255.0 * value for value in network.std)
         extractor = Extractor(
-            module, {layer: definition}, preparation, offset, scale, device, precision
+            module, {layer: definition}, preparation, offset, scale, device, precision, step is None
         )
-        extractor.definitions = {layer: replace(definition, dims=_probe_dims(extractor, name))}
+        extractor.define(dims=_probe_dims(extractor, name))
+    return extractor
+
+
+def _build_plain(
+    choice: NetworkChoice,
+    module: nn.Module,
+    device: Device,
+    precision: str,
+    layer: str,
+    size: tuple[int, int],
+) -> Extractor:
+    """Return the extractor of a plain module, which takes images of this ``size``.
+
+    It is also tried with images of the usual size, if it takes these, so that what is recorded of
+    it does not depend on the set.
+    """
+    name = choice.extractor
+    if choice.protocol:
+        raise InputError(
+            f"{choice.option('protocol', choice.protocol)} cannot be combined with {name}, a plain "
+            f"module, which gets {INPUT}:",
+            "omit it",
+            "wrap the module in fidtool.Network",
+            setting="protocol",
+        )
+    with prefix_errors(choice.subject):
+        step = choice.feature_step
+        extractor = PlainExtractor(
+            module, name, USUAL_STEP if step is None else step, device, layer, precision
+        )
+        extractor.open_step = step is None
+        extractor.probe_size = size
+        dims = _probe_dims(extractor, name)
+        try:
+            extractor.probe_size = PROBE_SIZE
+            fits = _probe_dims(extractor, name) == dims
+        except RunError:
+            fits = False
+        if not fits:
+            extractor.probe_size = size
+        extractor.define(dims=dims)
     return extractor
 
 
@@ -112,10 +166,11 @@ def _probe_dims(extractor: Extractor, name: str) -> int:
     batch.
     """
     device = extractor.device.torch_device
+    height, width = extractor.probe_size
     size = extractor.definition.input_size
-    first, second = fixed_batch(2, device)
+    first, second = fixed_batch(2, device, extractor.probe_size)
     with device_context(device):
-        with prefix_errors(f"for a 1x3x{size}x{size} input"):
+        with prefix_errors(f"for a 1x3x{size or height}x{size or width} input"):
             alone = extractor.extract([first])[0].cpu().double()
         # The neighbour is darker, because batch norm in training mode treats batches of the same
         # noise almost alike.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import basename
@@ -22,6 +23,8 @@ from fidtool.names import fold, unknown_name_error
 from fidtool.system.user_code import is_code_spec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fidtool.features.network import Network
 
 
@@ -68,6 +71,8 @@ CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
 EXPORTED = ".pt2"
 """The file name extension of programs written by torch.export.save."""
+# How the names of Inception's graph with the weights of a file begin.
+_TUNED = "inception@weights="
 # A family of earlier versions, which results and statistics files can name.
 _REMOVED_FAMILY = "torchvision"
 
@@ -86,6 +91,8 @@ def is_program(extractor: str) -> bool:
     """Whether ``extractor`` has the file name extension of an exported program or a TorchScript
     program.
     """
+    if extractor.startswith(_TUNED):
+        return False
     return extractor.endswith((EXPORTED, ".pt", ".pth", ".ts", ".jit"))
 
 
@@ -114,8 +121,9 @@ class NetworkChoice:
         input_size: side of the square input in pixels, for a program that does not state it.
         protocol: how images are resized; None selects the network's default.
         dims: feature dimensions, which select a layer of Inception; None selects 2048.
-        given: the `fidtool.Network` itself, which a program passed; None on the ranks that got the
-            choice from another one. Its class, which needs torch, is not imported here.
+        given: the `fidtool.Network` itself, or the plain module, which a program passed; None on
+            the ranks that got the choice from another one. Its class, which needs torch, is not
+            imported here.
         subject: owner of the network, for messages; empty for the run's only or first network.
         setting: name of the setting whose value selects it, for messages; empty if it cannot be
             set.
@@ -128,7 +136,7 @@ class NetworkChoice:
     feature_step: int | None = None
     protocol: str | None = None
     dims: int | None = None
-    given: Network | None = field(default=None, compare=False, repr=False)
+    given: Network | nn.Module | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
     setting: str | MetricSetting = field(default="extractor", compare=False)
     apart: bool = field(default=True, compare=False)
@@ -142,7 +150,8 @@ class NetworkChoice:
         ]
         if not settings:
             return self.extractor
-        return f"{self.extractor}@{','.join(settings)}"
+        name = "inception" if self.tuned else self.extractor
+        return f"{name}@{','.join(settings)}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}  # each rank has its own
@@ -185,7 +194,12 @@ class NetworkChoice:
         `torch.export.load` unpickles parts of a file and evaluates others, and TorchScript can
         write files.
         """
-        return not self.published and self.extractor != "inception"
+        return not self.published and not self.tuned and self.extractor != "inception"
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it is Inception's graph with the weights of a file: a network like others."""
+        return self.extractor.startswith(_TUNED)
 
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see
@@ -194,6 +208,14 @@ class NetworkChoice:
         if self.extractor == "inception":
             return network in ("inception", INCEPTION)
         return network in (self.extractor, basename(self.extractor), self.untagged)
+
+    def called(self, network: str) -> str:
+        """Return what the values of this network are called, whose definition has the name
+        ``network``.
+
+        It is the value of ``extractor``, unless the network has a name of its own.
+        """
+        return self.extractor if self.made(network) else network
 
     def named(self, setting: str) -> str | MetricSetting:
         """The name of one of the settings, for messages; empty if it cannot be set."""
@@ -234,8 +256,8 @@ def parse_networks(value: object) -> list[NetworkChoice]:
 
     Args:
         value: a string such as ``inception,dinov2:vitl14@weights=FILE,step=12``, a table such as
-            ``{"name": "dinov2", "step": 12}``, a `NetworkChoice`, a `fidtool.Network`, or a list of
-            these.
+            ``{"name": "dinov2", "step": 12}``, a `NetworkChoice`, a `fidtool.Network`, a plain
+            module, or a list of these.
 
     Raises:
         InputError: if the value is none of these, or a network does not exist or cannot have a
@@ -247,19 +269,49 @@ def parse_networks(value: object) -> list[NetworkChoice]:
         return [_from_table(value)]
     if isinstance(value, NetworkChoice):
         return [_complete(value)]
-    # A fidtool.Network, whose class needs torch.
-    if hasattr(value, "module") and hasattr(value, "input_size"):
-        network: Any = value
-        kind = type(network.module)
-        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=network)]
+    # torch is not imported here, but whoever passes a module has imported it.
+    torch: Any = sys.modules.get("torch")
+    network: Any = value
+    if torch is not None and isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            network = network.module
+        return [NetworkChoice(name_module(network), given=network)]
+    if hasattr(value, "module") and hasattr(value, "input_size"):  # a fidtool.Network
+        return [NetworkChoice(network.name or name_module(network.module), given=network)]
     if isinstance(value, (list, tuple)) and value:
         return [network for item in value for network in parse_networks(item)]
     shown = type(value).__name__
     if isinstance(value, (list, tuple, int, float)):
         shown = short_repr(value)
     raise InputError(
-        f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
+        f"{option('extractor')} must be a string, a fidtool.Network, a torch.nn.Module or a list "
+        f"of these, not {shown}"
     )
+
+
+# Names that are not those of a program's own networks.
+_RESERVED = {*map(fold, ("inception", INCEPTION, _REMOVED_FAMILY, *MODEL_FAMILIES, *SHORT_NAMES))}
+
+
+def name_module(module: nn.Module) -> str:
+    """Return the name of a module's class, which does not depend on how its file was imported."""
+    name = type(module).__name__
+    return f"{name} module" if fold(name) in _RESERVED else name
+
+
+def check_network_name(name: object) -> None:
+    """Raise an InputError unless a program's own network can have this name, or none."""
+    if name == "":
+        return
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w .+-]*", name) or is_program(name):
+        raise InputError(
+            f"Network.name {name!r} must consist of letters, digits, spaces and _ . + -, without "
+            "the suffix of a program"
+        )
+    if fold(name) in _RESERVED:
+        raise InputError(
+            f"Network.name {name!r} is the name of a published network:", "choose another one"
+        )
 
 
 def _parse(text: str) -> NetworkChoice:
@@ -303,6 +355,8 @@ def _complete(choice: NetworkChoice) -> NetworkChoice:
     """Return a network that can have its settings, which messages name as a part of the value of
     ``extractor``.
     """
+    if choice.extractor == "inception" and choice.weights is not None:
+        choice = replace(choice, extractor=f"{_TUNED}{basename(choice.weights)}")
     choice = replace(choice, apart=False)
     check_extractor(choice)
     return replace(choice, protocol=normalize_protocol(choice, choice.protocol))
@@ -422,14 +476,14 @@ def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor
     inception = extractor == "inception"
-    if not inception and choice.given is None:
+    if not inception and not choice.tuned and choice.given is None:
         _check_name(choice)
     fixed = "is fixed for Inception, so that its values are comparable; it is for other extractors"
     allowed = {
         "dims": inception,
         "input_size": is_program(extractor),
         "feature_step": not inception,
-        "weights": inception or choice.published,
+        "weights": inception or choice.tuned or choice.published,
     }
     problems = {
         "dims": "selects a layer of Inception; a custom network's output decides its dimensions",

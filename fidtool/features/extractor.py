@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +21,18 @@ from fidtool.names import format_count
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def fixed_batch(count: int, device: torch.device) -> Tensor:
-    """Return different images of noise, uint8 of shape (count, 64, 64, 3), with the same values on
+PROBE_SIZE = 64, 64
+"""Height and width of the images of `fixed_batch`."""
+
+
+def fixed_batch(count: int, device: torch.device, size: tuple[int, int] = PROBE_SIZE) -> Tensor:
+    """Return different images of noise, uint8 of shape (count, *size, 3), with the same values on
     every device.
     """
-    values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
+    values = torch.arange(count * math.prod(size) * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
     pixels = (values * 2654435761 >> 16) % 256
-    return pixels.to(torch.uint8).view(count, 64, 64, 3).to(device)
+    return pixels.to(torch.uint8).view(count, *size, 3).to(device)
 
 
 @dataclass(eq=False)
@@ -47,6 +52,8 @@ class Extractor:
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
         precision: see `fidtool.settings.settings.Settings`. TF32 is switched on by
             `fidtool.features.device.deterministic_mode`.
+        open_step: whether the network states no step of its features, so that the run chooses it.
+        probe_size: height and width of the images of noise with which the network is tried.
     """
 
     module: nn.Module
@@ -56,6 +63,8 @@ class Extractor:
     scale: tuple[float, ...]
     device: Device
     precision: str = "fp32"
+    open_step: bool = False
+    probe_size: tuple[int, int] = PROBE_SIZE
 
     def __post_init__(self) -> None:
         self._standard = self.definition.standard
@@ -68,6 +77,11 @@ class Extractor:
     def definition(self) -> Definition:
         """The definition of the features of the first layer."""
         return next(iter(self.definitions.values()))
+
+    def define(self, **changed: Any) -> None:
+        """Change the definition of the features of the only layer."""
+        ((layer, definition),) = self.definitions.items()
+        self.definitions = {layer: replace(definition, **changed)}
 
     def to(self, device: Device) -> None:
         self.device = device
@@ -84,7 +98,7 @@ class Extractor:
         """
         return next(iter(self.forward_layers([self.preprocess(images)]).values()))
 
-    def preprocess(self, images: ImageTensors) -> Tensor:
+    def preprocess(self, images: ImageTensors) -> ImageTensors:
         """Return the network's input for images: cropped, resized and normalised.
 
         The images are uint8 and on this extractor's device. The result is a float32 tensor of shape
@@ -94,14 +108,15 @@ class Extractor:
             size = self.definition.input_size
             return prepare_images(images, size, self.preparation, self._offset, self._scale)
 
-    def forward_layers(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
         """Return the feature vectors of a batch's parts by layer: float32, shape (images, dims).
 
         Args:
             inputs: what `preprocess` returned of the parts.
         """
         with torch.inference_mode():
-            return self._forward_layers(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
+            parts = cast(Sequence[Tensor], inputs)
+            return self._forward_layers(parts[0] if len(parts) == 1 else torch.cat(list(parts)))
 
     def extract_with_grad(self, images: Tensor) -> Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fidtool.errors import InputError
+from fidtool.features.choice import check_network_name
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
 
@@ -32,8 +34,12 @@ class Network:
         mean, std: three values each, one per channel, for pixel values in 0..1: the input is (value
             - mean) / std.
         feature_step: features are rounded to multiples of 2 ** -feature_step. Their absolute values
-            must stay below 2 ** (23 - feature_step): 32 for the default, 18.
+            must stay below 2 ** (23 - feature_step): 32 for 18. None chooses a step that suits the
+            features of the first images of REAL, see `fidtool.statistics.moments.choose_step`; in
+            the metrics for training it is 18.
         preparation: how images are resized to ``input_size``; None uses the protocol's resize.
+        name: what its values are called, ``FD (name)`` and ``fd_name``; empty is the name of the
+            module's class, or the value of ``--extractor``.
 
     Raises:
         InputError: if a value has the wrong type or is out of range.
@@ -43,8 +49,9 @@ class Network:
     input_size: int
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    feature_step: int = 18
+    feature_step: int | None = None
     preparation: Preparation | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
@@ -54,7 +61,7 @@ class Network:
         # The fingerprint contains these values as text: equal values must have the same type.
         for name, convert in (
             ("input_size", index),
-            ("feature_step", index),
+            ("feature_step", lambda step: None if step is None else index(step)),
             ("mean", _floats),
             ("std", _floats),
         ):
@@ -63,6 +70,7 @@ class Network:
                 object.__setattr__(self, name, convert(value))
             except (TypeError, ValueError):
                 raise InputError(f"Network.{name} cannot be {value!r}") from None
+        check_network_name(self.name)
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
         finite = all(map(math.isfinite, (*self.mean, *self.std)))
@@ -72,7 +80,7 @@ class Network:
                 "be positive"
             )
         smallest, largest = FEATURE_STEPS
-        if not smallest <= self.feature_step <= largest:
+        if not smallest <= (self.feature_step or 0) <= largest:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
         if self.preparation is None:
             return
@@ -115,3 +123,23 @@ def freeze(module: nn.Module) -> nn.Module:
     for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
         parameter.requires_grad_(False)
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
+
+
+@contextlib.contextmanager
+def preserve(module: nn.Module) -> Iterator[None]:
+    """Context manager after which a program's own module is as before: its modes, its device, and
+    which of its parameters need gradients.
+    """
+    modes = [(child, child.training) for child in module.modules()]
+    tensors = [
+        (tensor, tensor.requires_grad, tensor.device)
+        for tensor in (*module.parameters(), *module.buffers())
+    ]
+    try:
+        yield
+    finally:
+        for child, mode in modes:
+            child.training = mode
+        for tensor, needs_grad, device in tensors:
+            tensor.data = tensor.data.to(device)
+            tensor.requires_grad_(needs_grad)

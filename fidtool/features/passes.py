@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 GroupFeatures = Sequence[Mapping[str, Tensor]]
 """Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
 # The inputs of each network for each group of images of a piece.
-_Inputs = list[list[Tensor]]
+_Inputs = list[list[ImageTensors]]
 # How long an exception waits for running passes, which may never end.
 _LEAVING_SECONDS = 1.0
 

@@ -89,6 +89,8 @@ Statistics that are several times outside are not Inception's: with random weigh
 """
 FEATURE_STEPS = (-100, 100)
 """Limits of the ``feature_step`` of other networks."""
+USUAL_STEP = 18
+"""The ``feature_step`` of networks that state none, if it suits their features."""
 FEATURES = "features"
 """The layer of the run's extractor."""
 SPATIAL = "spatial"

@@ -178,7 +178,6 @@ def find_distance(values: Iterable[Value]) -> Value | None:
 def list_values(
     definitions: Mapping[str, Definition | None],
     settings: Settings,
-    measured: bool,
     files: Sequence[Statistics] = (),
 ) -> tuple[Value, ...]:
     """Return the values of a run, in the order in which they are listed.
@@ -188,15 +187,11 @@ def list_values(
             origin, as in other tools' statistics files, count as Inception's if they have the
             dimensions of one of its layers, no mean below zero, and no other network was asked for.
         settings: the settings, which have the requested networks and metrics.
-        measured: whether images were processed with these networks. If not, only statistics files
-            are compared.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
     values = []
     for requested in settings.selected_metrics:
-        features = _metric_features(
-            requested, definitions.get(requested.layer), settings, measured, files
-        )
+        features = _metric_features(requested, definitions.get(requested.layer), settings, files)
         numbers = requested.metric.numbers
         if not requested.network_name:
             numbers = (*numbers, *requested.metric.summary)
@@ -210,7 +205,6 @@ def _metric_features(
     requested: RequestedMetric,
     definition: Definition | None,
     settings: Settings,
-    measured: bool,
     files: Sequence[Statistics],
 ) -> FeatureSource:
     """Return the features of a metric, which have this definition."""
@@ -228,16 +222,19 @@ def _metric_features(
         usual = requested.metric.usual_network
         if all(known.extractor == usual for known in stated):
             return FeatureSource(layer, usual or "its own network", dims)
-        name = _spell_networks(stated, own.extractor, measured)
+        name = _spell_networks(stated, own.extractor)
         # A layer of Inception is named by its dimensions as well.
         is_layer = name == _NETWORK and dims != max(INCEPTION_DIMS)
         return FeatureSource(layer, name, dims, f"{name} {dims}" if is_layer else name)
     if requested.network_name:
-        return FeatureSource(layer, requested.network_name, dims, requested.network_name)
+        name = requested.network_name
+        if definition is not None and not settings.networks[layer].made(definition.network):
+            name = definition.network
+        return FeatureSource(layer, name, dims, name)
     dims = dims or max(INCEPTION_DIMS)
     network = ""
     if stated:
-        network = _spell_networks(stated, settings.network.extractor, measured)
+        network = _spell_networks(stated, settings.network.extractor)
     elif (
         settings.network.extractor == _NETWORK
         and dims in INCEPTION_DIMS
@@ -247,15 +244,10 @@ def _metric_features(
     return FeatureSource.from_network(network, dims)
 
 
-def _spell_networks(definitions: Sequence[Definition], requested: str, measured: bool) -> str:
+def _spell_networks(definitions: Sequence[Definition], requested: str) -> str:
     """Return the networks of these definitions, each once."""
-    networks = list(dict.fromkeys(definition.network for definition in definitions))
     names = []
-    for network in networks:
-        # The definition of a network in a user's file has the file's name without its folder.
-        is_measured = measured and network == networks[0] != INCEPTION
-        if is_measured or NetworkChoice(requested).made(network):
-            names.append(requested)
-        else:
-            names.append(_DEFAULT_NAMES.get(network, network))
+    for network in dict.fromkeys(definition.network for definition in definitions):
+        made = NetworkChoice(requested).made(network)
+        names.append(requested if made else _DEFAULT_NAMES.get(network, network))
     return " against ".join(names)

@@ -117,6 +117,7 @@ class RunContext:
     Attributes:
         clock: times each step of the run.
         busy: times parts of the work that overlap within a step.
+        exits: what is undone when the run has ended.
     """
 
     world: World
@@ -127,6 +128,7 @@ class RunContext:
     program_context: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
     versions: dict[str, str]
+    exits: contextlib.ExitStack
 
 
 @contextlib.contextmanager
@@ -165,6 +167,7 @@ def open_run(
         try:
             with (
                 deterministic_mode(settings.precision == "tf32") as torch_state,
+                contextlib.ExitStack() as exits,
                 open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
             ):
                 installed = versions()
@@ -187,6 +190,7 @@ def open_run(
                     program_context=torch_state.suspend,
                     finished=finished,
                     versions=installed,
+                    exits=exits,
                 )
         except FidtoolError as error:
             if not error.printed:

@@ -35,6 +35,7 @@ from fidtool.run.measure import Measurer
 from fidtool.run.networks import RunNetworks
 from fidtool.run.opening import OpenedInputs, open_sets
 from fidtool.run.plan import Plan, make_plan, select_computable
+from fidtool.run.probe import Probe, make_probe
 from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_sets
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
@@ -109,11 +110,16 @@ def evaluate(
 
 
 def _prepare(
-    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
+    run: RunContext,
+    requests: Sequence[RequestedSet],
+    settings: Settings,
+    alone: bool = False,
+    before: Statistics | None = None,
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, SetContent]]:
     """Open the sets, build the networks, and decide all that the run will do. A collective.
 
-    A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
+    A set that is ``alone`` is not compared. Only rank zero knows what the sets hold, and the
+    statistics that the set had ``before``.
     """
     world = run.world
     with run.clock("list"):
@@ -129,7 +135,10 @@ def _prepare(
     classifier = not alone and any(
         requested.metric.classifier for requested in chosen.selected_metrics
     )
-    networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
+    probe = Probe()
+    if world.rank == 0:
+        probe = make_probe(run, opening, requests, batch_size, before)
+    networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks, probe)
     plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
     contents = dict.fromkeys(plan.distinct, SetContent()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
@@ -210,7 +219,7 @@ def _build_record(
         versions=run.versions,
         config=changed_settings(settings),
         warnings=tuple(warning.shown(run.console.render) for warning in measurer.warnings),
-        notes=tuple(map(run.console.render, (*plan.notes, *comparer.notes))),
+        notes=tuple(map(run.console.render, (*plan.notes, *networks.notes, *comparer.notes))),
         advice=run.console.render(advice),
         **origin._asdict(),
     )
@@ -324,7 +333,7 @@ def measure_statistics(
             raise mark_agreed(
                 InputError("new images, parts and networks cannot be combined:", "use two commands")
             )
-        plan, measurer, contents = _prepare(run, requests, settings, alone=True)
+        plan, measurer, contents = _prepare(run, requests, settings, True, before)
         (set_plan,) = plan.sets
         if set_plan.holds == "stream" and (part is not None or completes or grows):
             problem = (

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from fidtool.distributed.world import find_differences
 from fidtool.errors import InputError, ResultWarning, RunError, mark_agreed, option
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.extractor import HALVES, Extractor, fixed_batch
+from fidtool.features.extractor import HALVES, PROBE_SIZE, Extractor, fixed_batch
 from fidtool.features.hashes import tensor_hashes
 from fidtool.features.models.inception import (
     Weights,
@@ -22,7 +24,9 @@ from fidtool.features.models.inception import (
     inception_extractor,
     load_weights,
 )
+from fidtool.features.network import preserve
 from fidtool.features.passes import ForwardPasses
+from fidtool.features.plain import INPUT
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -33,9 +37,12 @@ from fidtool.features.protocol import (
     inception_definition,
     spatial_definition,
 )
+from fidtool.features.resize import ImageTensors
 from fidtool.run.context import RunContext
+from fidtool.run.probe import Probe
 from fidtool.run.sets import FAKE, REAL, set_needs
 from fidtool.settings.settings import Settings
+from fidtool.statistics.moments import choose_step
 
 if TYPE_CHECKING:
     from fidtool.features.weights import State
@@ -53,6 +60,10 @@ class RunNetworks:
     Args:
         given: the networks by the layers of their features, with those that this rank's program
             passed.
+        probe: what decides on the steps of features that nobody states; of rank zero.
+
+    Attributes:
+        notes: what is said about the networks, on rank zero.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class RunNetworks:
         classifier: bool,
         used: bool,
         given: Mapping[str, NetworkChoice],
+        probe: Probe,
     ) -> None:
         self._run = run
         self._world = run.world
@@ -79,6 +91,8 @@ class RunNetworks:
         if of_inception and place.type == "cpu" and has_packed_convolutions(half):
             self.kernels = "oneDNN, packed"
         self.warnings: list[ResultWarning] = []
+        self.notes: list[str] = []
+        self._probing = probe
         self.weights: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
@@ -139,14 +153,62 @@ class RunNetworks:
         from fidtool.features.building import build_extractor  # not needed for Inception
 
         settings = self._settings
-        with self._world.together():
+        world = self._world
+        size = world.on_rank_zero(lambda: self._probe_size(choice))
+        given = choice.given
+        if given is not None:
+            module = given if isinstance(given, nn.Module) else given.module
+            self._run.exits.enter_context(preserve(module))
+        with world.together():
             shared = settings.shared_protocol if layer in settings.other_networks else None
             extractor = build_extractor(
-                choice, state, self._device, settings.precision, layer, shared
+                choice, state, self._device, settings.precision, layer, shared, size
             )
+        step = world.on_rank_zero(lambda: self._find_step(extractor, choice, layer))
+        extractor.define(feature_step=step)
         self.probes[layer] = self._check(extractor, choice)
         self._built[layer] = extractor
         self.definitions[layer] = extractor.definition
+
+    def _probe_size(self, choice: NetworkChoice) -> tuple[int, int]:
+        """The size of the images with which a network is tried. On rank zero."""
+        if not isinstance(choice.given, nn.Module):
+            return PROBE_SIZE
+        self._say(f"{choice.extractor} gets {INPUT}")
+        for image in self._first_images:
+            height, width, _ = image.shape
+            return height, width
+        return PROBE_SIZE
+
+    @cached_property
+    def _first_images(self) -> Sequence[Tensor]:
+        return self._probing.read()
+
+    def _find_step(self, extractor: Extractor, choice: NetworkChoice, layer: str) -> int:
+        """The step of a network's features: stated, that of statistics, or one that suits the
+        features of the first images, and of noise. On rank zero.
+        """
+        stated = extractor.definition.feature_step
+        if not extractor.open_step:
+            return stated
+        if layer in self._probing.steps:
+            return self._probing.steps[layer]
+        noise = fixed_batch(1, torch.device("cpu"), extractor.probe_size)
+        images = [image.to(self._device.torch_device) for image in (*noise, *self._first_images)]
+        (vectors,) = self._extract(extractor, images).values()
+        step = choose_step(vectors.abs().max().item())
+        if step != stated:
+            setting = choice.step_setting
+            same = option(setting, step) if setting else f"feature_step={step}"
+            self._say(
+                f"{extractor.definition.network}: its features are rounded to multiples of "
+                f"2^{-step}, which suits those of the first images, as with {same}"
+            )
+        return step
+
+    def _say(self, line: str) -> None:
+        self.notes.append(line)
+        self._run.console.say(line)
 
     def get_extractors(self, layers: Collection[str]) -> tuple[Extractor, ...]:
         """Return the networks that compute these layers, of which Inception is built on the first
@@ -229,18 +291,22 @@ class RunNetworks:
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch
         # takes almost a second.
         size = 1 if place.type == "cpu" else self._batch_size
-        # As the batches of the run, because torch's modes are per thread and select kernels.
-        passes: ForwardPasses[int] = ForwardPasses(
-            [extractor],
-            self._device.forward_threads,
-            lambda count: nullcontext([fixed_batch(count, place)]),
-        )
         with self._world.together():
-            ((_, (features,)),) = passes.run(iter([size]))
+            features = self._extract(extractor, fixed_batch(size, place, extractor.probe_size))
             digest = hashlib.sha256()
             for vectors in features.values():
                 digest.update(vectors.cpu().contiguous().numpy().tobytes())
             return digest.hexdigest()
+
+    def _extract(self, extractor: Extractor, images: ImageTensors) -> Mapping[str, Tensor]:
+        """The features of a batch as in the run, because torch's modes are per thread and select
+        kernels.
+        """
+        passes: ForwardPasses[ImageTensors] = ForwardPasses(
+            [extractor], self._device.forward_threads, lambda batch: nullcontext([batch])
+        )
+        ((_, (features,)),) = passes.run(iter([images]))
+        return features
 
 
 def check_matrix_products(settings: Settings, device: torch.device) -> None:

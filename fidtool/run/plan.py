@@ -242,13 +242,31 @@ def make_plan(
         sets=opening.sets,
         distinct=tuple(opening.contents),
         definitions=definitions,
-        values=list_values(definitions, settings, opening.images, [*files.values()]),
+        values=_list_values(definitions, settings, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
         warnings=tuple(warnings),
         baselines=baselines,
         left_out=opening.left_out,
     )
+
+
+def _list_values(
+    definitions: Mapping[str, Definition | None], settings: Settings, files: Sequence[Statistics]
+) -> tuple[Value, ...]:
+    """Return the values, each of which must have a key of its own."""
+    values = list_values(definitions, settings, files)
+    taken: dict[str, Value] = {}
+    for value in values:
+        if value.key in taken:
+            raise InputError(
+                f"two networks have values of the name {value.title}:",
+                "give each network a name of its own, Network(..., name=...)",
+                "give their files different names",
+                setting="extractor",
+            )
+        taken[value.key] = value
+    return values
 
 
 def check_agreement(
@@ -284,6 +302,7 @@ def check_agreement(
             for path, part in parts.items():
                 warnings += check_inception(path, part, settings.networks[layer].extractor)
         warnings += [ResultWarning("", mismatch.text, "high") for mismatch in mismatches]
+        warnings += _step_warnings(parts, definition)
         facts = replace(settings.facts(layer), definition=definition, dims=dims)
         if own is None:
             path, part = next(iter(parts.items()))
@@ -406,7 +425,9 @@ def _find_common_definition(
             dims = part.dims
         if stated is None or reference is None:
             continue
-        differences = reference.differences(stated)
+        # Rounded in another way, the features are comparable: see `_step_warnings`.
+        alike = replace(stated, feature_step=reference.feature_step)
+        differences = reference.differences(alike)
         if differences:
             mismatch = InputError(
                 f"{reference_name} and {path} use different protocols ({', '.join(differences)})"
@@ -418,6 +439,22 @@ def _find_common_definition(
                 )
             mismatches.append(mismatch)
     return reference, mismatches
+
+
+def _step_warnings(
+    parts: Mapping[str, LayerStatistics], reference: Definition | None
+) -> Iterator[ResultWarning]:
+    """Yield what to say about statistics whose features were rounded in another way."""
+    for path, part in parts.items():
+        stated = part.definition
+        if stated is None or reference is None or stated.feature_step == reference.feature_step:
+            continue
+        yield ResultWarning(
+            path,
+            f"its features were rounded to multiples of 2^{-stated.feature_step}, and those that "
+            f"they are compared with to multiples of 2^{-reference.feature_step}",
+            "low",
+        )
 
 
 def _settings_conflicts(

@@ -221,7 +221,8 @@ class StatisticsSettings(CheckSettings):
         f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program "
         "FILE.pt2, a TorchScript FILE.pt, or a function that returns a custom network, "
         "FILE.py:NAME or package.module:NAME, whose code is executed. "
-        "NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network.",
+        "NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network; "
+        "inception@weights=FILE is Inception with other weights, whose values are no FIDs.",
         default="inception; with a statistics file, the file's",
     )
     dims: int | None = Setting(
@@ -241,7 +242,7 @@ class StatisticsSettings(CheckSettings):
         None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]
     ).help(
         "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
-        default="declared by the network",
+        default="declared by the network; else chosen from the first images of REAL",
     )
     metrics: str | Sequence[str | Metric] = Setting(
         "fid", METRICS, "NAME,NAME", common=True, convert=select_metrics

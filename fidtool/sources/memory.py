@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import itertools
 import os
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -108,6 +109,7 @@ class Images:
         _refuse_moments(images)
         self._images: Any = _keep_encoded(images)
         self._generate = make_generator(images, latent, name)
+        self._peeked: tuple[int, int, list[Read]] = 0, 0, []
         self.generates = self._generate is not None
         self.is_stream = self.generates or not _is_sequence(images)
         if self.is_stream and not self.generates and not isinstance(images, Iterable):
@@ -168,11 +170,29 @@ class Images:
             for number, item in enumerate(self._images):
                 yield from to_contents(item, value_range, f"{self.name}[{number}]")
 
+    def peek(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
+        """Return the first image of an iterable, or the first ``count`` from a function, which
+        `stream` or `generated` return again.
+        """
+        if self.generates:
+            seed = sample_seed(seed, 0)
+            self._peeked = count, seed, self.generated(count, seed, value_range)
+            return self._peeked[-1]
+        with _reraise_errors(self.name):
+            items = iter(self._images)
+            first = list(itertools.islice(items, 1))
+            self._images = itertools.chain(first, items)
+            read = (to_contents(item, value_range, f"{self.name}[0]") for item in first)
+            return list(itertools.islice(itertools.chain.from_iterable(read), 1))
+
     def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
         """Return images from a function, which is called again with a derived seed until there are
         enough.
         """
         assert self._generate is not None
+        *asked, peeked = self._peeked
+        if asked == [count, seed]:
+            return peeked
         contents: list[Read] = []
         calls = 0
         in_vain = 0

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, option
-from fidtool.features.protocol import FEATURE_STEPS
+from fidtool.features.protocol import FEATURE_STEPS, USUAL_STEP
 from fidtool.statistics.set_statistics import Gaussian, Totals
 
 INTEGER_BITS = 23
@@ -35,6 +35,10 @@ _ROWS = 128
 # Gram matrix, covariances of both sets, and their products.
 _MATRICES = 6
 _EXACT = 2.0**53
+
+# Bits that a chosen step leaves for larger features, and that it may leave unused on top.
+_HEADROOM_BITS = 3
+_SPARE_BITS = 4
 
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
@@ -51,6 +55,22 @@ def suggest_step(feature_step: int, largest: float) -> int:
     """
     _, room = math.frexp(largest)
     return feature_step + INTEGER_BITS - 2 - room
+
+
+def choose_step(largest: float) -> int:
+    """Return a step for features, of which the ``largest`` of a few images is known.
+
+    It has room for features 8 times as large. If the largest is in 0.125..4, it is 18, and
+    otherwise even, so that features of other images mostly get the same.
+    """
+    if largest == 0.0 or not math.isfinite(largest):  # which is reported for the image
+        return USUAL_STEP
+    _, exponent = math.frexp(largest)
+    finest = INTEGER_BITS - _HEADROOM_BITS - exponent
+    if USUAL_STEP <= finest <= USUAL_STEP + _SPARE_BITS:
+        return USUAL_STEP
+    lowest, highest = FEATURE_STEPS
+    return min(max(finest - finest % 2, lowest), highest)
 
 
 def step_error(problem: str, setting: SettingName | None, better: int) -> RunError:

@@ -26,7 +26,7 @@ from fidtool.errors import (
     unwrap_program_errors,
 )
 from fidtool.features.building import build_extractor, fetch_state
-from fidtool.features.choice import NetworkChoice
+from fidtool.features.choice import NetworkChoice, name_module
 from fidtool.features.device import (
     Device,
     deterministic_mode,
@@ -37,19 +37,20 @@ from fidtool.features.device import (
 from fidtool.features.extractor import Extractor
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, freeze
+from fidtool.features.network import Network
+from fidtool.features.plain import PlainExtractor
 from fidtool.features.protocol import (
-    DECODER,
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION_DIMS,
     PROTOCOLS,
+    USUAL_STEP,
     Definition,
     ProtocolName,
     find_protocol,
     inception_definition,
 )
-from fidtool.features.resize import ImageTensors, Preparation
+from fidtool.features.resize import ImageTensors
 from fidtool.result.values import FeatureSource
 from fidtool.settings.settings import CheckSettings, StatisticsSettings
 from fidtool.system.cache_dir import lock_file
@@ -66,8 +67,6 @@ from fidtool.validation import find_settings
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
 WEIGHTS_SECONDS = 1800.0
-# Default of ``feature_step``.
-PLAIN_STEP = 18
 
 
 class SharedNetwork:
@@ -107,6 +106,8 @@ class SharedExtractor(SharedNetwork):
             feature = _copy_module(feature)
         self._arguments = feature, protocol, weights, feature_step
         self.choice = choose_network(feature, protocol, weights)
+        if isinstance(feature, Network):
+            self.choice = replace(self.choice, feature_step=feature_step)
         self.plain = isinstance(feature, nn.Module)
         self._latest: dict[str, tuple[object, list[Tensor]]] = {}
         with rename_setting("extractor", "feature"), unwrap_program_errors(), deterministic_mode():
@@ -146,7 +147,7 @@ class SharedExtractor(SharedNetwork):
         choice = self.choice
         cpu = make_device(torch.device("cpu"))
         if isinstance(feature, nn.Module):
-            step = PLAIN_STEP if feature_step is None else feature_step
+            step = USUAL_STEP if feature_step is None else feature_step
             return _PlainExtractor(feature, choice.extractor, step, cpu)
         if choice.extractor == "inception":
             protocol = find_protocol(choice.protocol or DEFAULT_PROTOCOL)
@@ -178,33 +179,14 @@ _shared_extractors: weakref.WeakValueDictionary[object, SharedExtractor] = (
 )
 
 
-class _PlainExtractor(Extractor):
-    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls
-    it.
-    """
-
-    def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
-        module = freeze(module)
-        definition = Definition(
-            extractor=name,
-            weights_sha256=hash_state_dict(module.state_dict()),
-            dims=0,  # the length of a feature vector is unknown
-            feature_step=feature_step,
-            input_size=0,
-            normalization="none",
-            resize="none",
-            decoder=DECODER,
-            ddof=1,
-        )
-        super().__init__(
-            module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), device
-        )
+class _PlainExtractor(PlainExtractor):
+    """Its images are as the program passed them, of any shape and dtype."""
 
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def preprocess(self, images: ImageTensors) -> Tensor:
-        return torch.stack(list(images))
+    def preprocess(self, images: ImageTensors) -> ImageTensors:
+        return images
 
 
 class _Pickler(pickle.Pickler):
@@ -239,7 +221,7 @@ def choose_network(
                 "omit it, or wrap the module in fidtool.Network",
                 setting="protocol",
             )
-        return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
+        return NetworkChoice(name_module(feature))
     if not isinstance(feature, (int, str, Network)):
         *first, last = INCEPTION_DIMS
         raise InputError(
@@ -287,9 +269,10 @@ def shared_extractor(
     """Return the network for a metric's arguments of these names: that of another metric if it is
     the same.
     """
-    if feature_step is not None and not isinstance(feature, nn.Module):
+    if feature_step is not None and not isinstance(feature, (nn.Module, Network)):
         raise InputError(
-            "feature_step is for a plain module as feature; other networks have their own"
+            "feature_step is for a plain module or a fidtool.Network as feature; other networks "
+            "have their own"
         )
     if antialias is not None and choose_network(feature, None, weights).extractor == "inception":
         selected = "torchmetrics" if parse_bool("antialias", antialias) else "tensorflow"

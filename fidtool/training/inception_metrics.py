@@ -317,8 +317,9 @@ class FrechetInceptionDistance(ImageMetric[Tensor]):
             ``torchmetrics``, ``round`` for all others.
         weights: file with the weights of Inception or of a named network; None finds or downloads
             the published ones.
-        feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step
-            and must stay below 2 ** (23 - feature_step); None is 18.
+        feature_step: the features of a plain module or a `fidtool.Network` are rounded to multiples
+            of 2 ** -feature_step and must stay below 2 ** (23 - feature_step); None is 18, unless
+            the network states one.
         real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
             Of several networks, those of the metric's are used.
         sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers

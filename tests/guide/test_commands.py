@@ -138,6 +138,7 @@ PUBLISHED = {
     "clip.pth": "open_clip",
     "hub/checkpoints/resnet50-11ad3fa6.pth": "torchvision",
     "alexnet.pth": "lpips",
+    "tuned.pth": "torchvision",
 }
 """Files of random weights, and the packages that build their networks. ``TORCH_HOME`` is the folder
 of the commands.
@@ -256,6 +257,10 @@ def random_weights(file: Path) -> None:
         from torchvision.models import get_model
 
         model = get_model(name, weights=None)
+    elif file.name == "tuned.pth":
+        from torchvision.models import inception_v3
+
+        model = inception_v3(weights=None, init_weights=False)
     elif file.name == "clip.pth":
         import open_clip
 

@@ -93,7 +93,11 @@ def test_feature_maps_are_averaged(here: Run, place: Path) -> None:
 
 def test_the_suggested_feature_step_works(here: Run, place: Path) -> None:
     forward = "return (x.mean((2, 3)) + 2.0) * 1e-3"
-    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    (place / "own.py").write_text(
+        MODULE.format(
+            forward=forward, factory="return fidtool.Network(Net(), input_size=8, feature_step=18)"
+        )
+    )
     run = ("compute", "real", "fake", "--extractor", "own.py:network", "--quiet")
     assert "pass --feature-step 29" in here(*run).error
     assert here(*run, "--feature-step", 29).status == 0

@@ -45,11 +45,11 @@ class Failing(torch.nn.Module):
 
 
 def large():
-    return fidtool.Network(Fixed(100.0), 8)
+    return fidtool.Network(Fixed(100.0), 8, feature_step=18)
 
 
 def small():
-    return fidtool.Network(Fixed(1e-4), 8)
+    return fidtool.Network(Fixed(1e-4), 8, feature_step=18)
 
 
 def flat():

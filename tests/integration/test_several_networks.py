@@ -360,7 +360,8 @@ def test_statistics_are_completed_without_running_the_first_network_again(
             here("stats", real, "-o", "two.npz", "--complete", "one.npz", *both_networks).status
             == 0
         )
-    assert ran == [1, 1, 1]  # the probes of both networks, and the images through the second
+    # The step of the second network, the probes of both, and the images through the second.
+    assert ran == [1, 1, 1, 1]
     assert here("stats", real, "-o", "both.npz", *both_networks).status == 0
     two, both = (fidtool.read_statistics(tmp_path / name) for name in ("two.npz", "both.npz"))
     assert {*two.layers} == {*both.layers}
@@ -457,11 +458,11 @@ def test_names_of_values_are_unique(
     assert len(found.results[0].metrics) == 2
 
 
-@pytest.mark.parametrize("value", [[], 3, torch.nn.Identity()])
+@pytest.mark.parametrize("value", [[], 3, torch.nn.Identity])
 def test_other_values_are_refused(value: Any) -> None:
     with pytest.raises(
         fidtool.InputError,
-        match=r"extractor must be a string, a fidtool\.Network or a list of these",
+        match=r"extractor must be a string, a fidtool\.Network, a torch\.nn\.Module or a list",
     ):
         Settings(extractor=value)
 

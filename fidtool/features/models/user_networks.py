@@ -35,10 +35,11 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, or run a factory, with the caller's rights.
 
     A program's name for the fingerprint is the file's name with the start of its SHA-256; for that
-    of a factory see `fidtool.system.user_code.load_object`. A network that the program passed has
-    the name of its module's class.
+    of a factory see `fidtool.system.user_code.load_object`. A name that the network states
+    replaces the factory's. A network that the program passed has its name, or that of its module's
+    class.
     """
-    if choice.given is not None:
+    if isinstance(choice.given, Network):
         return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _build_from_program(choice)
@@ -48,6 +49,9 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
         raise InputError(
             f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
         )
+    if network.name:
+        _, _, digest = name.rpartition("@")
+        name = f"{network.name}@{digest}"
     return network, name
 
 

@@ -75,55 +75,38 @@ def test_the_key_of_a_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("definition", "measured", "dims", "expected"),
+    ("definition", "dims", "expected"),
     [
-        (defined(INCEPTION, 2048), True, 2048, FeatureSource()),
-        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # the requested name
-        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
+        (defined(INCEPTION, 2048), 2048, FeatureSource()),
+        (defined("dinov2:vitl14", 1024), 1024, DINO),  # the requested name
         # The files name a different model.
-        (
-            defined("dinov2:vits14", 384),
-            False,
-            384,
-            FeatureSource.from_network("dinov2:vits14", 384),
-        ),
-        (
-            defined("nets.py:f@0123456789ab", 9),
-            False,
-            9,
-            FeatureSource.from_network("nets.py:f", 9),
-        ),
-        (
-            None,
-            False,
-            2048,
-            FeatureSource.from_network("", 2048),
-        ),  # of other tools, and another network was asked for
-        (None, False, 1024, FeatureSource.from_network("", 1024)),
+        (defined("dinov2:vits14", 384), 384, FeatureSource.from_network("dinov2:vits14", 384)),
+        (defined("nets.py:f@0123456789ab", 9), 9, FeatureSource.from_network("nets.py:f", 9)),
+        # Of other tools, and another network was asked for.
+        (None, 2048, FeatureSource.from_network("", 2048)),
+        (None, 1024, FeatureSource.from_network("", 1024)),
     ],
 )
 def test_the_definition_decides(
-    definition: Definition | None, measured: bool, dims: int, expected: FeatureSource
+    definition: Definition | None, dims: int, expected: FeatureSource
 ) -> None:
     files = [package.Statistics.of(np.zeros(dims), np.eye(dims))]
-    (value,) = list_values({FEATURES: definition}, Settings(extractor="dinov2"), measured, files)
+    (value,) = list_values({FEATURES: definition}, Settings(extractor="dinov2"), files)
     assert value.features == expected
 
 
 @pytest.mark.parametrize(
-    ("network", "measured", "title", "key"),
+    ("network", "title", "key"),
     [
-        (CMMD_EXTRACTOR, True, "CMMD", "cmmd"),
-        ("dinov2:vitl14", True, "CMMD (dinov2)", "cmmd_dinov2"),
-        ("dinov2:vits14", False, "CMMD (dinov2:vits14)", "cmmd_dinov2_vits14"),
+        (CMMD_EXTRACTOR, "CMMD", "cmmd"),
+        ("dinov2:vitl14", "CMMD (dinov2)", "cmmd_dinov2"),
+        ("dinov2:vits14", "CMMD (dinov2:vits14)", "cmmd_dinov2_vits14"),
     ],
 )
-def test_cmmd_names_a_network_that_is_not_the_authors(
-    network: str, measured: bool, title: str, key: str
-) -> None:
+def test_cmmd_names_a_network_that_is_not_the_authors(network: str, title: str, key: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
-    fid, cmmd = list_values(definitions, config, measured)
+    fid, cmmd = list_values(definitions, config)
     assert fid.features == FeatureSource()
     assert (cmmd.title, cmmd.key, cmmd.features.dims) == (title, key, 1024)
 
@@ -133,7 +116,6 @@ def test_features_that_have_a_layer_of_their_own() -> None:
     values = list_values(
         {FEATURES: defined(INCEPTION, 2048), "dinov2": defined("dinov2:vitl14", 1024)},
         settings,
-        True,
     )
     found = [(value.key, value.features.layer, str(value.features)) for value in values]
     inception = "Inception, 2048 dimensions"

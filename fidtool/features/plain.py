@@ -1,0 +1,80 @@
+"""A plain module, which gets the images as they are, as a feature extractor."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from fidtool.features.device import Device
+from fidtool.features.extractor import Extractor
+from fidtool.features.hashes import hash_state_dict
+from fidtool.features.network import freeze
+from fidtool.features.protocol import DECODER, FEATURES, Definition
+from fidtool.features.resize import ImageTensors, Preparation
+
+INPUT = "the images as they are: uint8 of shape (n, 3, height, width), those of one size at a time"
+"""What a plain module gets, for messages."""
+
+
+class PlainExtractor(Extractor):
+    """Its module maps images of one shape and dtype to features of shape (n, D). One thread at a
+    time calls it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        feature_step: int,
+        device: Device,
+        layer: str = FEATURES,
+        precision: str = "fp32",
+    ) -> None:
+        module = freeze(module)
+        definition = Definition(
+            extractor=name,
+            weights_sha256=hash_state_dict(module.state_dict()),
+            dims=0,  # the length of a feature vector is unknown
+            feature_step=feature_step,
+            input_size=0,
+            normalization="none",
+            resize="none",
+            decoder=DECODER,
+            ddof=1,
+        )
+        self._calling = threading.Lock()
+        super().__init__(
+            module,
+            {layer: definition},
+            Preparation("bilinear"),
+            (0.0,),
+            (1.0,),
+            device,
+            precision,
+        )
+
+    def preprocess(self, images: ImageTensors) -> ImageTensors:
+        """Return copies of the images, of shape (3, height, width)."""
+        channels_first = [image.permute(2, 0, 1) for image in images]
+        return [image.clone(memory_format=torch.contiguous_format) for image in channels_first]
+
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
+        """Return the feature vectors of a batch, of which those images are passed together that
+        have the same shape and dtype.
+        """
+        images = [*chain.from_iterable(inputs)]
+        alike = defaultdict[object, list[int]](list)
+        for place, image in enumerate(images):
+            alike[image.shape, image.dtype].append(place)
+        rows: dict[int, Tensor] = {}
+        ((layer, _),) = self.definitions.items()
+        with self._calling, torch.inference_mode():
+            for places in alike.values():
+                batch = torch.stack([images[place] for place in places])
+                rows |= zip(places, self._forward_layers(batch)[layer], strict=True)
+        return {layer: torch.stack([rows[place] for place in range(len(images))])}

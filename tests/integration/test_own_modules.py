@@ -1,0 +1,184 @@
+"""Networks of a program's own: plain modules, names, steps of features, and Inception with other
+weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.features.models.inception import load_weights
+from fidtool.training import FrechetInceptionDistance
+from support.command_line import Run
+from support.offline import ORIGINAL, needs_weights
+from support.pictures import make_pictures
+from support.places import SUPPORT, TINY
+from support.scaled_networks import Means
+
+SCALED = str(SUPPORT / "scaled_networks.py")
+
+
+@pytest.fixture
+def sets(environment: dict[str, str], tmp_path: Path) -> tuple[str, str]:
+    real = make_pictures(tmp_path / "real", 24, 0, sides=(20, 32))
+    fake = make_pictures(tmp_path / "fake", 24, 1, sides=(20, 32))
+    return str(real), str(fake)
+
+
+class _Sized(torch.nn.Module):
+    """Takes images of one size only."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3 * side * side, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.uint8
+        found: torch.Tensor = self.linear(x.flatten(1) / 255)
+        return found
+
+
+def test_a_plain_module_gets_images_as_in_the_metrics_for_training(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (16, 3, 24, 24)
+    real, fake = (
+        torch.randint(0, high, shape, dtype=torch.uint8, generator=generator) for high in (256, 200)
+    )
+    module = _Sized(24)
+    metric = FrechetInceptionDistance(module)
+    metric.update(real, real=True)
+    metric.update(fake, real=False)
+    found = fidtool.compute(real, fake, extractor=module, cache=False)
+    assert found.results[0].metrics["fd__Sized"] == pytest.approx(float(metric.compute()), rel=1e-6)
+    assert any("_Sized gets the images as they are: uint8" in note for note in found.run.notes)
+    definition = found.definitions["features"]
+    assert definition is not None
+    assert (definition.resize, definition.normalization, definition.dims) == ("none", "none", 4)
+    statistics = fidtool.compute_statistics(real, extractor=module, cache=False)
+    assert statistics is not None
+    with_file = FrechetInceptionDistance(module, real_statistics=statistics)
+    with_file.update(fake, real=False)
+    assert float(with_file.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
+
+
+def test_a_module_is_afterwards_as_it_was(sets: tuple[str, str]) -> None:
+    inner = Means()
+    modules: list[Any] = [Means(), fidtool.Network(inner, input_size=8, name="inner")]
+    modules[0].train()
+    inner.eval()
+    inner.factor.requires_grad_(False)
+    fidtool.compute(*sets, extractor=modules, cache=False)
+    assert (modules[0].training, modules[0].factor.requires_grad) == (True, True)
+    assert (inner.training, inner.factor.requires_grad) == (False, False)
+
+
+def test_a_module_that_fails_is_afterwards_as_it_was(sets: tuple[str, str]) -> None:
+    module = _Sized(24)
+    with pytest.raises(RuntimeError, match=r"_Sized failed on a batch"):
+        fidtool.compute(*sets, extractor=module.train(), cache=False)
+    assert module.training
+
+
+def test_networks_have_names(here: Run, sets: tuple[str, str]) -> None:
+    mixed: list[Any] = [
+        Means(),
+        Means(2.0),
+        fidtool.Network(Means(), input_size=8, name="my-net"),
+        f"{SCALED}:large",
+    ]
+    found = fidtool.compute(*sets, extractor=mixed, cache=False)
+    assert [*found.results[0].metrics] == ["fd_Means", "fd_Means_2", "fd_my_net", "fd_large"]
+    named = here("compute", *sets, "--extractor", f"{SCALED}:small", "--no-cache", "--quiet")
+    assert named.stdout.startswith("FD (small): ")
+    twice = here("compute", *sets, "--extractor", f"{SCALED}:small,{SCALED}:small")
+    assert "scaled_networks.py:small twice" in twice.error
+    same = [fidtool.Network(Means(factor), input_size=8, name="a") for factor in (1.0, 2.0)]
+    assert [*fidtool.compute(*sets, extractor=same, cache=False).results[0].metrics] == [
+        "fd_a",
+        "fd_a_2",
+    ]
+
+
+@pytest.mark.parametrize("name", ["inception", "dinov2", "a,b", "a@b", "net.pt", 3])
+def test_names_of_other_networks_are_refused(name: Any) -> None:
+    with pytest.raises(fidtool.InputError, match=r"Network\.name"):
+        fidtool.Network(Means(), input_size=8, name=name)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e4, 1e-5, 0.0])
+def test_features_of_any_scale_are_added_up(sets: tuple[str, str], factor: float) -> None:
+    found = fidtool.compute(*sets, extractor=Means(factor), cache=False)
+    alike = fidtool.compute(*sets, extractor=Means(1.0), feature_step=10, cache=False)
+    expected = alike.results[0].metrics["fd_Means"] * factor**2
+    assert found.results[0].metrics["fd_Means"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_statistics_of_another_step_are_compared_with_a_warning(
+    here: Run, sets: tuple[str, str]
+) -> None:
+    both = ("--no-cache", "--extractor", TINY)
+    for name, images, step in (("r.npz", sets[0], 18), ("f.npz", sets[1], 16)):
+        assert here("stats", images, "-o", name, *both, "--feature-step", step).status == 0
+    of_files = here("compute", "r.npz", "f.npz", "--json")
+    of_images = here("compute", *sets, *both, "--json")
+    assert of_files.fid == pytest.approx(of_images.fid, rel=1e-4)
+    assert "f.npz: its features were rounded to multiples of 2^-16" in of_files.stderr
+    taken = here("compute", "f.npz", sets[1], *both, "--json")
+    assert taken.json["protocol"]["feature_step"] == 16
+    assert taken.fid == 0.0
+
+
+def test_parts_have_the_step_of_the_whole_set(here: Run, sets: tuple[str, str]) -> None:
+    large = ("--extractor", f"{SCALED}:large", "--batch-size", 4, "--no-cache")
+    assert here("stats", sets[0], "-o", "whole.npz", *large).status == 0
+    for part in (1, 2, 3):
+        assert (
+            here("stats", sets[0], "-o", f"{part}.npz", "--part", f"{part}/3", *large).status == 0
+        )
+    assert here("merge", "1.npz", "2.npz", "3.npz", "-o", "merged.npz").status == 0
+    whole, merged = (fidtool.read_statistics(name) for name in ("whole.npz", "merged.npz"))
+    np.testing.assert_array_equal(whole.sigma, merged.sigma)
+    make_pictures(Path(sets[0]), 40, 0, sides=(20, 32))
+    grown = here("stats", sets[0], "-o", "grown.npz", "--since", "whole.npz", *large)
+    assert grown.status == 0, grown.stderr
+
+
+@needs_weights
+def test_inception_with_other_weights_is_a_network_of_its_own(
+    here: Run, sets: tuple[str, str], tmp_path: Path
+) -> None:
+    state = dict(load_weights(None, lambda line: None).state)
+    name = "Mixed_7c.branch_pool.conv.weight"
+    state[name] = state[name] * 1.1
+    wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
+    torch.save({"state_dict": wrapped}, "tuned.pth")
+    value = "inception@weights=tuned.pth"
+    run = ("compute", *sets, "--num", 4, "--no-cache", "--quiet")
+    found = here(*run, "--extractor", f"inception,{value}", "--json")
+    assert [*found.metrics] == ["fid", "fd_inception_weights_tuned_pth"]
+    fid, own = found.metrics.values()
+    assert own != fid
+    assert own == pytest.approx(fid, rel=0.2)
+    metric = FrechetInceptionDistance(feature=value)
+    metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=True)
+    metric.update(torch.ones(2, 3, 8, 8, dtype=torch.uint8), real=False)
+    metric.compute()
+    assert metric.result is not None
+    assert [*metric.result.values] == ["fd_inception_weights_tuned_pth"]
+    refused = here(*run, "--weights", "tuned.pth")
+    assert f"pass --extractor {value} if its weights are meant to be others" in refused.error
+    assert (
+        "not those of inception@weights"
+        in here(*run, "--extractor", value, "--metrics", "is").error
+    )
+    assert "published weights" in here(*run, "--extractor", f"inception@weights={ORIGINAL}").error
+    del state[name]
+    state["Conv2d_1a_3x3.conv.weight"] = torch.zeros(32, 1, 3, 3)
+    torch.save(state, "other.pth")
+    unfit = here(*run, "--extractor", "inception@weights=other.pth").error
+    assert f"without {name}; with Conv2d_1a_3x3.conv.weight [32, 1, 3, 3] instead of" in unfit

@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,9 @@ _STYLE: dict[str, Any] = {
 _WIDTH = 290
 _HEIGHT = 156
 _ROW = 26
+# Height of a row of the page if there are more FAKEs than these.
+_LOW_ROW = 17
+_MAX_HIGH_ROWS = 12
 # Space in pixels around the axes of a chart of the page, left, right, top and bottom, which is the
 # same in all of them so that they are aligned. Rows have their names and values beside it.
 _AROUND_LINE = (52, 44, 28, 40)
@@ -180,7 +183,8 @@ def _make_frame(sweeps: Sequence[Sweep]) -> _Frame:
         points = [point for sweep in sweeps for point in sweep.points]
         left += _LETTER * max(len(point.name) for point in points)
         right += _LETTER * max(len(point.text) for point in points)
-        height = top + len(sweeps[0].points) * _ROW + bottom
+        rows = len(sweeps[0].points)
+        height = top + rows * (_ROW if rows <= _MAX_HIGH_ROWS else _LOW_ROW) + bottom
     shares = (left / _WIDTH, right / _WIDTH, top / height, bottom / height)
     return _Frame(_WIDTH / 72, height / 72, shares)  # a unit of the SVG is a pixel
 
@@ -287,17 +291,13 @@ def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
     if places or any(spreads):
         apart = (6, 5)
         side = "left"
+    known = [point for point in points if not isnan(point.number)]
     best = np.nanmax(numbers) if sweep.value.number.better == "higher" else np.nanmin(numbers)
-    for point in points:
-        is_known = point.number == point.number
-        if is_known and (len(points) <= most or point.number == best):
-            axes.annotate(
-                point.text,
-                (point.x, point.number),
-                apart,
-                textcoords="offset points",
-                ha=side,
-            )
+    named = known if len(known) <= most else [point for point in known if point.number == best][-1:]
+    for point in named:
+        axes.annotate(
+            point.text, (point.x, point.number), apart, textcoords="offset points", ha=side
+        )
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:
         axes.set_xticks(x)

@@ -48,8 +48,9 @@ _ROW = 26
 _LOW_ROW = 17
 _MAX_HIGH_ROWS = 12
 # Space in pixels around the axes of a chart of the page, left, right, top and bottom, which is the
-# same in all of them so that they are aligned. Rows have their names and values beside it.
-_AROUND_LINE = (52, 44, 28, 40)
+# same in all of them so that they are aligned. Values are on the right of it, and names of rows on
+# the left, besides.
+_AROUND_LINE = (52, 14, 28, 40)
 _AROUND_ROWS = (12, 10, 4, 40)
 # Width of a letter of these, in pixels.
 _LETTER = 6.8
@@ -176,15 +177,15 @@ class _Frame:
 
 def _make_frame(sweeps: Sequence[Sweep]) -> _Frame:
     """Return what is around the axes of each chart of the page."""
+    points = [point for sweep in sweeps for point in sweep.points]
     left, right, top, bottom = map(float, _AROUND_LINE)
     height = float(_HEIGHT)
     if not sweeps[0].label:
         left, right, top, bottom = _AROUND_ROWS
-        points = [point for sweep in sweeps for point in sweep.points]
         left += _LETTER * max(len(point.name) for point in points)
-        right += _LETTER * max(len(point.text) for point in points)
         rows = len(sweeps[0].points)
         height = top + rows * (_ROW if rows <= _MAX_HIGH_ROWS else _LOW_ROW) + bottom
+    right += _LETTER * max(len(point.text) for point in points)
     shares = (left / _WIDTH, right / _WIDTH, top / height, bottom / height)
     return _Frame(_WIDTH / 72, height / 72, shares)  # a unit of the SVG is a pixel
 
@@ -231,7 +232,7 @@ def _draw(axes: Axes, sweep: Sweep, is_small: bool) -> None:
         axis = axes.xaxis
         _draw_rows(axes, sweep)
     if is_small:
-        axes.locator_params(axis="y" if sweep.label else "x", nbins=3)
+        axes.locator_params(axis="y" if sweep.label else "x", nbins=4 if sweep.label else 3)
     least, most = sorted(axis.get_data_interval())
     low, high = axis.get_view_interval()
     if 0 <= 2 * least <= most:  # unless the values are less than a factor of 2 apart
@@ -273,8 +274,8 @@ def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list
 
 
 def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
-    """The values are above their points, or beside the error bars; of more than ``most``, only the
-    best is given.
+    """The values are above their points, or on the right of them if there are error bars; of more
+    than ``most``, only the best is given.
     """
     points = sweep.points
     x = [point.x for point in points]
@@ -288,7 +289,7 @@ def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
         axes.errorbar(x, numbers, yerr=spreads, linestyle="none", color="C0", capsize=3)
     if places:
         axes.errorbar(places, estimates, yerr=reach, linestyle="--", color="C1", **_BARS)
-    if places or any(spreads):
+    if places or any(spreads) or not most:
         apart = (6, 5)
         side = "left"
     known = [point for point in points if not isnan(point.number)]

@@ -1,4 +1,4 @@
-"""The chart of a run's FAKEs, for a page and as a file. Needs matplotlib."""
+"""Charts of a run's FAKEs: one of each value for a page, and one as a file. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fidtool.errors import redact
 from fidtool.names import escape_text, find_sweep_numbers, format_image_counts, short_names, shorten
-from fidtool.report.tables import rounded_text
+from fidtool.report.tables import common_features, make_heading, shown_decimals
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval, count_decimals
 from fidtool.result.values import Value
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 _MAX_LINE = 100
 _MAX_NAME = 24
 _MAX_PATH = 48
+# Maximum length of a name in a chart of the page.
+_MAX_SHORT_NAME = 16
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
+    "font.sans-serif": ["DejaVu Sans"],  # an SVG repeats the list with each text
     "svg.hashsalt": "fidtool",  # the same figure gives the same bytes
     "savefig.dpi": 160,
     "font.size": 13,
@@ -35,11 +39,29 @@ _STYLE: dict[str, Any] = {
     "axes.formatter.limits": (-4, 7),
     "axes.facecolor": "none",
 }
-# Size of the page's chart in pixels, and height of a row if each FAKE has one.
-_WIDTH = 480
-_HEIGHT = 280
+# Size in pixels of a chart of the page: its width, and its height if it is a line. A row has the
+# same height in each.
+_WIDTH = 290
+_HEIGHT = 156
 _ROW = 26
-# Maximum number of values along a line; of more, only the lowest is given.
+# Height of a row of the page if there are more FAKEs than these.
+_LOW_ROW = 17
+_MAX_HIGH_ROWS = 12
+# Space in pixels around the axes of a chart of the page, left, right, top and bottom, which is the
+# same in all of them so that they are aligned. Values are on the right of it, and names of rows on
+# the left, besides.
+_AROUND_LINE = (52, 14, 28, 40)
+_AROUND_ROWS = (12, 10, 4, 40)
+# Width of a letter of these, in pixels.
+_LETTER = 6.8
+_SMALL: dict[str, Any] = {
+    "font.size": 11,
+    "axes.labelsize": 10,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "lines.markersize": 5,
+}
+# Maximum number of values along a line; of more, and on the page, only the best is given.
 _MAX_VALUES = 12
 # Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are
 # 1 apart.
@@ -61,6 +83,7 @@ def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) ->
         "axes.labelcolor": muted,
         "xtick.color": muted,
         "ytick.color": muted,
+        "axes.titlecolor": muted,
         "grid.color": line,
         "axes.prop_cycle": f"cycler(color={[distances, corrected]})",
     }
@@ -70,44 +93,104 @@ _LIGHT = _colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
 _DARK = _colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
 
 
-def page_charts(evaluation: Evaluation) -> list[str]:
-    """Return the chart of the Fréchet distances as ``data:image/svg+xml;…``, for light and for dark
-    backgrounds.
+@dataclass(frozen=True)
+class Chart:
+    """The chart of a value of all FAKEs.
 
-    There is none of a single FAKE, nor if one has no such distance.
+    Attributes:
+        value: the value.
+        title: its title.
+        light, dark: as ``data:image/svg+xml;…``, for light and for dark backgrounds.
+        has_spread: whether it shows what is behind the ±.
+        has_intervals: whether it shows bias-corrected distances as well.
+    """
+
+    value: Value
+    title: str
+    light: str
+    dark: str
+    has_spread: bool
+    has_intervals: bool
+
+
+def page_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return a chart of each value, all of one size and with the FAKEs in one order; none of a
+    single FAKE.
     """
     results = evaluation.results
-    if len(results) == 1 or any(result.frechet_distance is None for result in results):
+    if len(results) == 1:
         return []
-    inches = (_WIDTH / 72, _height(results) or _HEIGHT / 72)  # a unit of the SVG is a pixel
+    sweeps = [make_sweep(results, value, _MAX_SHORT_NAME) for value in evaluation.values]
+    frame = _make_frame(sweeps)
+    features = common_features(evaluation)
     charts = []
-    for colours in (_LIGHT, _DARK):
-        content = base64.b64encode(_image("svg", inches, results, colours)).decode()
-        charts.append(f"data:image/svg+xml;base64,{content}")
+    for sweep in sweeps:
+        light, dark = (_image("svg", sweep, _SMALL | each, frame) for each in (_LIGHT, _DARK))
+        has_spread = any(point.spread for point in sweep.points)
+        has_intervals = any(point.corrected for point in sweep.points)
+        chart = Chart(
+            value=sweep.value,
+            title=make_heading(sweep.value, features),
+            light=_make_uri(light),
+            dark=_make_uri(dark),
+            has_spread=has_spread,
+            has_intervals=has_intervals,
+        )
+        charts.append(chart)
     return charts
 
 
+def _make_uri(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
-    """Return the chart of an evaluation, with a title, as the bytes of an image file."""
-    lines = make_title(evaluation, _get_distance(evaluation.results[0]), _MAX_PATH)
+    """Return the chart of an evaluation's Fréchet distances, with a title, as the bytes of an image
+    file.
+    """
+    results = evaluation.results
+    distance = results[0].distance
+    assert distance is not None  # nothing else is drawn
+    lines = make_title(evaluation, distance, _MAX_PATH)
     title = "\n".join(shorten(escape_text(line), _MAX_LINE) for line in lines)
-    inches = (9.0, max(4.5, _height(evaluation.results)))
-    return _image(kind, inches, evaluation.results, _LIGHT, title)
+    sweep = make_sweep(results, distance)
+    rows = 0.0 if sweep.label else (len(results) + 3) * _ROW / 72
+    return _image(kind, sweep, _LIGHT, _Frame(9.0, max(4.5, rows), title=title))
 
 
-def _height(results: Sequence[Comparison]) -> float:
-    """Height in inches that rows need; 0 for a line."""
-    _, label = make_sweep(results)
-    return 0.0 if label else (len(results) + 3) * _ROW / 72
+@dataclass(frozen=True)
+class _Frame:
+    """What is around the axes of a chart.
+
+    Attributes:
+        width, height: size of the chart in inches.
+        around: the space around the axes, left, right, top and bottom, as shares of width and
+            height; None for a chart that makes room for its title and legend itself.
+        title: its title; empty for a chart of the page, whose title and legend are text.
+    """
+
+    width: float
+    height: float
+    around: tuple[float, float, float, float] | None = None
+    title: str = ""
 
 
-def _image(
-    kind: str,
-    inches: tuple[float, float],
-    results: Sequence[Comparison],
-    colours: dict[str, Any],
-    title: str = "",
-) -> bytes:
+def _make_frame(sweeps: Sequence[Sweep]) -> _Frame:
+    """Return what is around the axes of each chart of the page."""
+    points = [point for sweep in sweeps for point in sweep.points]
+    left, right, top, bottom = map(float, _AROUND_LINE)
+    height = float(_HEIGHT)
+    if not sweeps[0].label:
+        left, right, top, bottom = _AROUND_ROWS
+        left += _LETTER * max(len(point.name) for point in points)
+        rows = len(sweeps[0].points)
+        height = top + rows * (_ROW if rows <= _MAX_HIGH_ROWS else _LOW_ROW) + bottom
+    right += _LETTER * max(len(point.text) for point in points)
+    shares = (left / _WIDTH, right / _WIDTH, top / height, bottom / height)
+    return _Frame(_WIDTH / 72, height / 72, shares)  # a unit of the SVG is a pixel
+
+
+def _image(kind: str, sweep: Sweep, colours: dict[str, Any], frame: _Frame) -> bytes:
     """The bytes of an image file, with matplotlib's defaults regardless of the user's
     matplotlibrc.
     """
@@ -118,48 +201,60 @@ def _image(
         from matplotlib.figure import Figure
 
         with style.context(["default", _STYLE, colours]):
-            figure = Figure(
-                figsize=inches, layout="constrained", facecolor="white" if title else "none"
-            )
-            _draw(figure.subplots(), results)
-            if title:
+            ground = "white" if frame.title else "none"
+            figure = Figure(figsize=(frame.width, frame.height), facecolor=ground)
+            axes = figure.subplots()
+            _draw(axes, sweep, is_small=frame.around is not None)
+            if frame.around is None:
                 figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
                 # Names may contain dollar signs, which must not start a formula.
-                figure.suptitle(title, fontsize=12, parse_math=False)
+                figure.suptitle(frame.title, fontsize=12, parse_math=False)
+                _add_legend(axes, bool(sweep.label))
+            else:
+                left, right, top, bottom = frame.around
+                figure.subplots_adjust(left, bottom, 1 - right, 1 - top)
             buffer = io.BytesIO()
             # A date would make the files of equal runs differ.
-            figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
+            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            figure.savefig(buffer, format=kind, metadata=metadata if kind == "svg" else None)
     return buffer.getvalue()
 
 
-def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
-    """Draw a line if the names of the FAKEs have numbers, else a row for each FAKE, with the
-    distances along x.
+def _draw(axes: Axes, sweep: Sweep, is_small: bool) -> None:
+    """Draw a line if the names of the FAKEs have numbers, else a row for each FAKE, with the values
+    along x.
     """
-    points, label = make_sweep(results)
-    title = _get_distance(results[0]).base
-    if label:
+    if sweep.label:
         axis: Axis = axes.yaxis
-        axes.set_xlabel(label)
-        _draw_line(axes, points, title)
+        axes.set_xlabel(sweep.label)
+        _draw_line(axes, sweep, 0 if is_small else _MAX_VALUES)
     else:
         axis = axes.xaxis
-        _draw_rows(axes, points, title)
+        _draw_rows(axes, sweep)
+    if is_small:
+        axes.locator_params(axis="y" if sweep.label else "x", nbins=4 if sweep.label else 3)
     least, most = sorted(axis.get_data_interval())
     low, high = axis.get_view_interval()
-    if 0 <= 2 * least < most:  # unless the values are less than a factor of 2 apart
+    if 0 <= 2 * least <= most:  # unless the values are less than a factor of 2 apart
         low = 0.0
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
-        axis.set_label_text(f"the axis starts at {low:.{count_decimals(high - low, 2)}f}, not at 0")
-    axes.grid(axis="y" if label else "both", linewidth=1)
+        note = f"the axis starts at {low:.{count_decimals(high - low, 2)}f}, not at 0"
+        if is_small and sweep.label:  # a small chart is not high enough for it
+            axes.set_title(note)
+        else:
+            axis.set_label_text(note)
+    axes.grid(axis="y" if sweep.label else "both", linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)
     axes.spines[:].set_visible(False)
+
+
+def _add_legend(axes: Axes, is_line: bool) -> None:
     axes.legend(
-        loc="lower left" if label else "lower right",
+        loc="lower left" if is_line else "lower right",
         # Long names leave it no room on the right of their rows.
-        bbox_to_anchor=(0 if label else 1, 1),
+        bbox_to_anchor=(0 if is_line else 1, 1),
         ncols=2,
         frameon=False,
         borderaxespad=0.4,
@@ -178,28 +273,32 @@ def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list
     return list(bars), [bar.value for bar in bars.values()], [below, above]
 
 
-def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
-    """The values are above their points, or beside the error bars."""
+def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
+    """The values are above their points, or on the right of them if there are error bars; of more
+    than ``most``, only the best is given.
+    """
+    points = sweep.points
     x = [point.x for point in points]
-    distances = [point.distance for point in points]
-    axes.plot(x, distances, label=title, marker="o", linestyle="-", clip_on=False)
+    numbers = [point.number for point in points]
+    axes.plot(x, numbers, label=sweep.value.base, marker="o", linestyle="-", clip_on=False)
+    spreads = [point.spread for point in points]
     places, estimates, reach = _error_bars(points)
     apart = (0, 7)
     side = "center"
+    if any(spreads):
+        axes.errorbar(x, numbers, yerr=spreads, linestyle="none", color="C0", capsize=3)
     if places:
+        axes.errorbar(places, estimates, yerr=reach, linestyle="--", color="C1", **_BARS)
+    if places or any(spreads) or not most:
         apart = (6, 5)
         side = "left"
-        axes.errorbar(places, estimates, yerr=reach, linestyle="--", **_BARS)
-    for point in points:
-        if len(points) <= _MAX_VALUES or point.distance == min(distances):
-            axes.annotate(
-                point.value,
-                (point.x, point.distance),
-                apart,
-                textcoords="offset points",
-                ha=side,
-                fontsize=12,
-            )
+    known = [point for point in points if not isnan(point.number)]
+    best = np.nanmax(numbers) if sweep.value.number.better == "higher" else np.nanmin(numbers)
+    named = known if len(known) <= most else [point for point in known if point.number == best][-1:]
+    for point in named:
+        axes.annotate(
+            point.text, (point.x, point.number), apart, textcoords="offset points", ha=side
+        )
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:
         axes.set_xticks(x)
@@ -207,26 +306,29 @@ def _draw_line(axes: Axes, points: Sequence[Point], title: str) -> None:
     axes.margins(y=0.12)
 
 
-def _draw_rows(axes: Axes, points: Sequence[Point], title: str) -> None:
+def _draw_rows(axes: Axes, sweep: Sweep) -> None:
     """The value of each FAKE is at the end of its row, and its error bar below its point, which it
     would hide.
     """
+    points = sweep.points
     y = [point.x for point in points]
-    distances = [point.distance for point in points]
-    axes.plot(distances, y, label=title, marker="o", linestyle="none", clip_on=False)
+    numbers = [point.number for point in points]
+    axes.plot(numbers, y, label=sweep.value.base, marker="o", linestyle="none", clip_on=False)
+    spreads = [point.spread for point in points]
+    if any(spreads):
+        axes.errorbar(numbers, y, xerr=spreads, linestyle="none", color="C0", capsize=3)
     places, estimates, reach = _error_bars(points)
     if places:
         beside = [place + _BAR_OFFSET for place in places]
-        axes.errorbar(estimates, beside, xerr=reach, linestyle="none", **_BARS)
+        axes.errorbar(estimates, beside, xerr=reach, linestyle="none", color="C1", **_BARS)
     axes.set_yticks(y, [point.name for point in points], parse_math=False)
     for point in points:
         axes.text(
             1.02,
             point.x,
-            point.value,
+            point.text,
             transform=axes.get_yaxis_transform(),
             va="center",
-            fontsize=12,
         )
     axes.set_ylim(len(points) + 0.6, 0.4)
     axes.locator_params(axis="x", nbins=5)
@@ -234,23 +336,43 @@ def _draw_rows(axes: Axes, points: Sequence[Point], title: str) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """One FAKE of a sweep; ``value`` is its distance as it is shown."""
+    """One FAKE of a sweep.
+
+    Attributes:
+        x: its place along the sweep.
+        name: its name.
+        number: its value; NaN if it has none.
+        text: the value as it is shown.
+        spread: what is behind the ±; 0 if nothing is.
+        corrected: its bias-corrected distance, if there is one.
+    """
 
     x: float
     name: str
-    distance: float
-    value: str
-    corrected: Interval | None
+    number: float
+    text: str
+    spread: float = 0.0
+    corrected: Interval | None = None
 
 
-def make_sweep(results: Sequence[Comparison]) -> tuple[list[Point], str]:
-    """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the
-    arguments.
+@dataclass(frozen=True)
+class Sweep:
+    """A value of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
-    Returns:
-        The points in the order of x, and the label of x, such as ``step``; it is empty if x is the
-        position among the arguments, 1, 2, 3 …
+    Attributes:
+        value: what the numbers are.
+        points: the FAKEs in the order of x.
+        label: what x is, such as ``step``; empty if it is the position among the arguments, 1, 2,
+            3 …
     """
+
+    value: Value
+    points: Sequence[Point]
+    label: str
+
+
+def make_sweep(results: Sequence[Comparison], value: Value, longest: int = _MAX_NAME) -> Sweep:
+    """Return a value of all FAKEs, with names of at most ``longest`` characters."""
     paths = [redact(result.fake.name) for result in results]  # a URL's query may contain numbers
     numbers = [place + 1.0 for place in range(len(paths))]
     label = ""
@@ -258,23 +380,21 @@ def make_sweep(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     if swept is not None and len(paths) > 2:  # two points are no line
         numbers, label = swept
     points = []
-    for number, name, result in zip(numbers, short_names(paths), results, strict=True):
-        value = _get_distance(result)
-        points.append(
-            Point(
-                x=number,
-                name=escape_text(shorten(name, _MAX_NAME)),
-                distance=result.metrics[value.key],
-                value=rounded_text(value, result),
-                corrected=result.corrected,
-            )
-        )
-    return sorted(points, key=lambda point: point.x), escape_text(shorten(label, _MAX_NAME))
+    for number, path, result in zip(numbers, short_names(paths), results, strict=True):
+        name = escape_text(shorten(path, longest))
+        points.append(_make_point(number, name, result, value))
+    points.sort(key=lambda point: point.x)
+    return Sweep(value, points, escape_text(shorten(label, _MAX_NAME)))
 
 
-def _get_distance(result: Comparison) -> Value:
-    assert result.distance is not None  # nothing else is drawn
-    return result.distance
+def _make_point(x: float, name: str, result: Comparison, value: Value) -> Point:
+    number = result.metrics.get(value.key)
+    if number is None:
+        return Point(x, name, nan, "-")
+    # The spread is drawn.
+    text = f"{number:.{shown_decimals(value, result)}f}"
+    spread = result.metrics.get(value.spread, 0.0)
+    return Point(x, name, number, text, spread, result.corrected_of(value))
 
 
 def make_title(evaluation: Evaluation, value: Value, longest: int = _MAX_LINE) -> tuple[str, str]:

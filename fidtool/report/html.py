@@ -46,7 +46,7 @@ from fidtool.report.tables import (
     rounded_text,
 )
 from fidtool.report.text import class_summaries, heldout_lines, select_differences
-from fidtool.result.evaluation import Evaluation
+from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.standing import Standing
 from fidtool.result.values import Value
@@ -124,10 +124,12 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {
+        "class_bars": class_bars,
         "class_rows": class_rows,
         "class_summaries": class_summaries,
         "command_line": command_line,
         "set_text": set_text,
+        "make_title": make_title,
         "list_duplicate_sentences": list_duplicate_sentences,
         "sort_findings": sort_findings,
         "rank_published": rank_published,
@@ -234,6 +236,20 @@ def make_thumbnail(crop: Crop | None, content: Read, floats: ValueRange | None =
     except Exception as error:
         return Thumbnail(problem=format_reason(error))
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
+
+
+def class_bars(result: Comparison) -> tuple[Value, list[float]]:
+    """Return the value by which the classes are sorted, and the length of the bar of each class in
+    percent of the longest; 0 for a negative value, or none.
+    """
+    assert result.classes is not None  # no other result has a table of them
+    rated = [value for value in result.values if value.key in result.classes.mean]
+    value, *_ = rated or result.values
+    numbers = [part.metrics.get(value.key, 0.0) for part in result.classes.classes]
+    longest = max(numbers)
+    if longest <= 0:
+        return value, [0.0] * len(numbers)
+    return value, [max(0.0, 100 * number / longest) for number in numbers]
 
 
 def sort_findings(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:

@@ -114,7 +114,12 @@ class Table:
 
 
 def rounded_text(value: Value, result: Comparison) -> str:
-    """Return the text of a value in the digits that can be relied on, with its spread if known.
+    """Return the text of a value in the digits that can be relied on, with its spread if known."""
+    return format_value(value, result, shown_decimals(value, result))
+
+
+def shown_decimals(value: Value, result: Comparison) -> int:
+    """Return the number of decimals of a value that can be relied on.
 
     These are the digits to the second one of the spread or of the standard error. A distance
     without one has three digits if there are at most as many images as dimensions: it is far too
@@ -133,7 +138,7 @@ def rounded_text(value: Value, result: Comparison) -> str:
     elif declared.is_distance:
         fewest = 0 if images <= value.features.dims else 2
         decimals = max(count_decimals(result.metrics[value.key], 3), fewest)
-    return format_value(value, result, min(decimals, declared.digits))
+    return min(decimals, declared.digits)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -175,9 +180,7 @@ def make_columns(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list
             for pair in evaluation.differences
             if pair.key == value.key
         }
-        column = _make_column(cells, value.base, better, differences)
-        if value.number.error_bars or value.qualifier != features:
-            column.title = value.short_title
+        column = _make_column(cells, make_heading(value, features), better, differences)
         if any(value.spread in result.metrics for result in evaluation.results):
             column.spread = value.number.spread_kind
         columns.append(column)
@@ -191,6 +194,13 @@ def make_columns(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list
             intervals = [cell.bar.texts()[2] if cell.bar else "-" for cell in cells]
             corrected += [column, Column("95 % interval", intervals)]
     return [*columns, *corrected]
+
+
+def make_heading(value: Value, features: str) -> str:
+    """Return the title of a value beside others; ``features`` are the `common_features`."""
+    if value.number.error_bars or value.qualifier != features:
+        return value.short_title
+    return value.base
 
 
 def _make_cell(result: Comparison, kind: Kind, doubted: bool) -> _Cell:

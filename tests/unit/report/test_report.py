@@ -137,6 +137,7 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
     parts = ["findings", "random", "harmful", "copies", "neighbours", "properties"]
     of_each = [f"fake-{place}-{part}" for place in (1, 2) for part in parts]
     assert [each["id"] for each in page.all("section")] == [
+        "charts",
         "values",
         "differences",
         "sets",
@@ -371,7 +372,7 @@ def test_the_chart_has_values_and_says_where_its_axis_starts(first: float, note:
     assert (html.count("<picture"), html.count(source)) == (1, 1)
     dark, light = svgs(html)
     for chart, ink in ((dark, "#e6e9ed"), (light, "#1b1f24")):
-        for text in filter(None, ("FID", "good", "bad", "12.6", f"{first:#.3g}", note)):
+        for text in filter(None, ("good", "bad", "12.6", f"{first:#.3g}", note)):
             assert re.search(f">{text}</text>", chart), text
         assert ("the axis starts" in chart) == bool(note)
         assert f"fill: {ink}" in chart
@@ -392,11 +393,76 @@ def test_the_start_of_an_axis_is_not_rounded_beyond_its_values(
         assert f">the axis starts at {start}, not at 0</text>" in chart
 
 
-def test_the_legend_is_within_the_chart_beside_long_names(files: list[str]) -> None:
-    _, light = svgs(html_report(rich(bare(*(each * 60 for each in "abc")), files)))
-    found = re.search(r' x="([\d.]+)" [^<]*>bias-corrected, 95 % interval</text>', light)
+def test_the_legend_is_within_the_plot_beside_long_names(files: list[str], tmp_path: Path) -> None:
+    evaluation = rich(bare(*(each * 60 for each in "abc")), files)
+    write_report_file(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
+    plot = (tmp_path / "plot.svg").read_text()
+    found = re.search(r' x="([\d.]+)" [^<]*>bias-corrected, 95 % interval</text>', plot)
     assert found is not None
-    assert float(found[1]) + 190 < 480, "the text is 190 wide, and the chart 480"
+    assert float(found[1]) + 190 < 648, "the text is 190 wide, and the plot 648"
+
+
+def captions(html: str) -> list[str]:
+    """Return the text above each chart of a page."""
+    found = re.findall("<figcaption>(.*?)</figcaption>", chart_section(html), re.DOTALL)
+    return [" ".join(Page(each).text.split()) for each in found]
+
+
+def chart_section(html: str) -> str:
+    return html.partition('id="charts"')[2].partition("</section>")[0]
+
+
+def test_each_value_of_several_sets_has_a_chart(files: list[str]) -> None:
+    """All have the same size and the sets in the same order, and say which values are better."""
+    evaluation = rich(bare("good", "middle", "bad"), files)
+    html = html_report(evaluation)
+    headings = Page(html.partition("<thead>")[2].partition("</thead>")[0]).text
+    assert len(captions(html)) == len(evaluation.values)
+    for value, caption in zip(evaluation.values, captions(html), strict=True):
+        spread = " ± s.d." if value.key in ("kid", "is") else ""
+        spread = " ± s.e." if value.key == "fid_infinity" else spread
+        better = {"lower": " ↓ lower is better", "higher": " ↑ higher is better", "": ""}
+        corrected = " bias-corrected, 95 % interval" if value.key == "fid" else ""
+        assert caption == value.title + spread + better[value.number.better] + corrected
+        assert value.title in headings
+        assert f'alt="{value.title} of 3 sets against real (100 images)"' in html
+    drawn = svgs(html)
+    assert len(drawn) == 2 * len(evaluation.values)
+    sizes = {re.findall('viewBox="([^"]+)"', each)[0] for each in drawn}
+    areas = {re.findall('<rect x="[^/]+', each)[0] for each in drawn}
+    assert len(sizes) == 1
+    assert len(areas) == 1, "the axes are aligned"
+    for each in drawn:
+        assert re.findall(">(good|middle|bad)</text>", each) == ["good", "middle", "bad"]
+    assert "charts" not in [each.get("id") for each in Page(html_report(bare("a"))).all("section")]
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("step1", "step2", "step3")])
+def test_a_set_without_a_value_has_a_place_in_its_chart(names: tuple[str, ...]) -> None:
+    known = [{"fid": 3.0, "recall": 0.5}, {"fid": 2.0}, {"fid": 4.0, "recall": 0.75}]
+    evaluation = valued(bare(*names), *known)
+    (recall,) = (value for value in evaluation.values if value.key == "recall")
+    points = make_sweep(evaluation.results, recall).points
+    assert [point.text for point in points] == ["0.50", "-", "0.75"]
+    html = html_report(evaluation)
+    assert captions(html) == ["FID ↓ lower is better", "Recall ↑ higher is better"]
+    best = "0.75" if names[0] == "step1" else "-"
+    assert f">{best}</text>" in svgs(html)[-1]
+
+
+def test_a_chart_shows_what_is_behind_the_plus_minus() -> None:
+    """KID has a standard deviation only if there are several subsets."""
+    without = valued(bare("a", "b"), {"kid": 0.1}, {"kid": 0.2})
+    both = valued(bare("a", "b"), {"kid": 0.1, "kid_std": 0.02}, {"kid": 0.2, "kid_std": 0.03})
+    assert captions(html_report(without)) == ["KID ↓ lower is better"]
+    assert captions(html_report(both)) == ["KID ± s.d. ↓ lower is better"]
+    bars = [svgs(html_report(each))[-1].count("LineCollection") for each in (without, both)]
+    assert bars == [0, 1]
+
+
+def test_equal_values_of_0_are_at_the_start_of_the_axis() -> None:
+    _, light = svgs(html_report(valued(bare("a", "b"), {"recall": 0.0}, {"recall": 0.0})))
+    assert not re.search(">[-\u2212][\\d.]+</text>", light)
 
 
 @pytest.mark.parametrize("name", ["step{}", "{}-{}"])
@@ -720,19 +786,18 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
         "ckpt",
     )
     assert find_sweep_numbers(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
-    points, label = make_sweep(bare("step1000", "step200", "step500").results)
-    assert [(point.x, point.name) for point in points] == [
+    fid = KNOWN[0]
+    sweep = make_sweep(bare("step1000", "step200", "step500").results, fid)
+    assert [(point.x, point.name) for point in sweep.points] == [
         (200, "step200"),
         (500, "step500"),
         (1000, "step1000"),
     ]
-    assert label == "step"
-    points, label = make_sweep(bare("s2", "s1").results)
-    assert ([point.name for point in points], label) == (["s2", "s1"], ""), (
-        "two points are no sweep"
-    )
-    points, axis = make_sweep(bare("good", "bad").results)
-    assert ([point.name for point in points], axis) == (["good", "bad"], "")
+    assert sweep.label == "step"
+    for names in (["s2", "s1"], ["good", "bad"]):
+        sweep = make_sweep(bare(*names).results, fid)
+        assert [point.name for point in sweep.points] == names
+        assert sweep.label == "", "two points are no sweep"
 
 
 def test_the_classes_of_a_fake() -> None:
@@ -747,6 +812,39 @@ def test_the_classes_of_a_fake() -> None:
     assert "FID per class: mean 30.5000 of 120, worst 90.0000 (n0000 " in page.text
     bars = re.findall(r'<td class="bar"><span style="width: ([\d.]+)%">', html)
     assert (len(bars), bars[0], bars[45]) == (100, "100.0", "50.0")
+    assert [*map(float, bars)] == sorted(map(float, bars), reverse=True)
+    assert "Values of each class, the worst FID first" in page.text
+
+
+def test_the_bars_of_classes_are_of_the_value_that_sorts_them() -> None:
+    """This is the first one that classes have: here more is better, so the shortest is first."""
+    names = ("a", "b", "c")
+    shares = (0.25, 0.5, 1.0)
+    of_classes = tuple(
+        ClassResult(name, 9, 9, {"recall": share})
+        for name, share in zip(names, shares, strict=True)
+    )
+    found = Classes("folder", of_classes, {"recall": 0.58}, {"recall": ("a", 0.25)})
+    evaluation = valued(bare("fake"), {"fid": 2.0, "recall": 0.5})
+    result = replace(evaluation.results[0], classes=found)
+    html = html_report(replace(evaluation, results=(result,)))
+    widths = re.findall(r'<td class="bar"><span style="width: ([\d.]+)%">', html)
+    assert widths == ["25.0", "50.0", "100.0"]
+    assert "Values of each folder, the worst Recall first" in Page(html).text
+
+
+def test_each_number_of_a_class_has_its_heading_beside_it() -> None:
+    """In a narrow window the headings above the table are not seen."""
+    (result,) = (evaluation := bare("fake")).results
+    result = replace(result, classes=classes(3))
+    html = html_report(replace(evaluation, results=(result,)))
+    part = html.partition('id="fake-classes"')[2].partition("</table>")[0]
+    first = part.partition("<tbody>")[2].partition("</tr>")[0]
+    assert re.findall('data-label="([^"]+)">([^<]+)<', first) == [
+        ("REAL", "50"),
+        ("FAKE", "40"),
+        ("FID", "90.0000"),
+    ]
 
 
 def test_negative_and_lacking_values_have_no_bars() -> None:

@@ -87,17 +87,17 @@ def test_the_page(here: Run, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     section = page[page.index('id="published"') :].partition("</section>")[0]
     rows = re.findall(
-        r'<tr( class="own")?><th scope="row"><bdi>(.*?)</bdi></th><td>(.*?)</td>\s*'
-        r'<td class="bar"><span style="width: (.*?)%">',
+        r'<tr( class="own")?><th scope="row"><bdi>(.*?)</bdi></th>\s*'
+        r'<td class="bar"><span style="width: (.*?)%"></span></td>\s*<td>(.*?)</td>',
         section,
     )
     expected = [(value.fid, value.label) for value in VALUES] + [
         (1.44, "fake.npz"),
         (9.0, "high.npz"),
     ]
-    assert [(float(fid), label) for _, label, fid, _ in rows] == sorted(expected)
+    assert [(float(fid), label) for _, label, _, fid in rows] == sorted(expected)
     assert [label for own, label, _, _ in rows if own] == ["fake.npz", "high.npz"]
-    widths = [float(width) for *_, width in rows]
+    widths = [float(width) for _, _, width, _ in rows]
     assert widths == sorted(widths)
     assert widths[-1] == 100
     assert f"fidtool published {NAME}" in section

@@ -4,7 +4,6 @@ same images.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,13 @@ from PIL import Image
 
 import fidtool
 from support.places import CONFORMANCE
-from support.reconstructions import SIZES, make_reconstructions, rgb, write_backbone
+from support.reconstructions import (
+    SIZES,
+    lpips_of,
+    make_reconstructions,
+    rgb,
+    write_backbone,
+)
 
 QUALITIES = (30, 60, 90)
 
@@ -95,19 +100,6 @@ def test_ms_ssim_of_odd_sizes(environment: dict[str, str], tmp_path: Path) -> No
         fidtool.MultiScaleSSIM().of_pair(*(torch.from_numpy(rgb(file).copy()) for file in pairs[1]))
         == 0
     )
-
-
-def lpips_of(net: str, weights: Path) -> Any:
-    """Return the package's network with the same weights."""
-    import lpips
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
-    tensors = torch.load(weights)
-    for name, parameter in model.net.named_parameters():
-        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
-    return model
 
 
 def torchmetrics_lpips(net: str, weights: Path) -> Any:

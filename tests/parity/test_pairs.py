@@ -78,6 +78,29 @@ def test_psnr_and_ssim_of_odd_sizes(mode: str, environment: dict[str, str], tmp_
     compare([(file, recon / file.name) for file in sorted(real.iterdir())], real, recon)
 
 
+@pytest.mark.parametrize(("scale", "black", "white"), [("signed", -1.0, 1.0), ("half", 0.0, 1.0)])
+def test_ssim_of_other_scales(
+    scale: Any, black: float, white: float, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Values in -1..1, and those in 0..1 with the constants of a range of 2."""
+    from skimage.metrics import structural_similarity
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    real, recon = make_reconstructions(tmp_path)
+    pairs = [(file, recon / file.name) for file in sorted(real.iterdir())]
+    expected: dict[str, list[float]] = {"gaussian": [], "uniform": []}
+    for pair in pairs:
+        one, other = (black + (white - black) * batch(rgb(file)) / 255 for file in pair)
+        value = structural_similarity_index_measure(other, one, data_range=2.0)
+        expected["gaussian"].append(float(value))
+        planes = (image[0].permute(1, 2, 0).numpy() for image in (one, other))
+        value = structural_similarity(*planes, channel_axis=2, data_range=2.0)
+        expected["uniform"].append(value)
+    for window, values in expected.items():
+        metric = fidtool.SSIM(window=window, scale=scale)  # type: ignore[arg-type]
+        np.testing.assert_allclose(values_of(real, recon, metric)["ssim"], values, rtol=1e-6)
+
+
 def compare_scales(pairs: Sequence[tuple[Path, Path]], real: object, fake: object) -> None:
     from torchmetrics.functional.image import multiscale_structural_similarity_index_measure as peer
 

@@ -255,7 +255,7 @@ _ALL = (
         crop_fake="t2ibenchmark:299",
         source="boomb0om/text2image-benchmark, README.md and T2IBenchmark/feature_extractors",
         note="pytorch-fid's network on a central square, resized by Pillow's bicubic filter to "
-        "299 x 299 in 8 bits: use --preset coco-t2ibenchmark, which crops FAKE as well",
+        "299 x 299 in 8 bits: the preset coco-t2ibenchmark crops FAKE as well",
         part=VALIDATION,
     ),
 )

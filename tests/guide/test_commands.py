@@ -427,7 +427,8 @@ def check_printed(command: str, stdout: str) -> None:
     ):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
-        known = [name, "Shift"]
+        conventional = r"CLIP score of \S+ × cosine with '[\w ]+'( \(clip:ViT-S-32-alt\))?"
+        known = [name, "Shift", conventional]
         for metric in BUILT_IN.values():
             known += [re.escape(declared.title) for declared in metric.numbers]
         titles = "|".join(known)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -117,11 +118,14 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
 
 
 def _describe_preset(preset: Preset) -> Iterator[tuple[str, str]]:
-    settings = preset.settings.items()
-    flags = [format_flag(name, value) for name, value in settings if value is not False]
+    flags = []
+    for name, value in preset.settings.items():
+        if value is not False:
+            typed = shlex.quote(value) if isinstance(value, str) else value
+            flags.append(format_flag(name, typed))
     yield "settings", " ".join(flags)
     yield "REAL", preset.reference
-    if preset.crop:
+    if preset.crop and "crop" not in preset.settings:
         crop = format_flag("crop", f"{preset.crop}:SIZE")
         yield "crop", f"{crop}, of a folder of original images"
     fakes = "as many images as in the paper"

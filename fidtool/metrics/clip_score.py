@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.choice import NetworkChoice
@@ -18,6 +20,9 @@ from fidtool.metrics.metric import (
 )
 from fidtool.validation import Setting
 
+if TYPE_CHECKING:
+    from fidtool.features.protocol import Definition
+
 # OpenAI's ViT-L/14, torchmetrics' default.
 _USUAL = "clip:ViT-L-14-quickgelu"
 # Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the
@@ -30,9 +35,10 @@ class CLIPScore(CLIPMetric):
     """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at
     least 0.
 
-    As in torchmetrics; the mean and the standard deviation over images, from 0 to 100. Captions
-    come from the setting ``captions``. Those that are too long for the network (77 tokens by
-    default) are cut, with a warning.
+    As in torchmetrics; the mean and the standard deviation over images, from 0 to 100. With another
+    ``weight`` or a ``prefix`` the title names both. Captions come from the setting ``captions``.
+    Those that are too long for the network (77 tokens by default) are cut, with a warning; their
+    number is ``clip_score_cut``.
 
     Raises:
         InputError: if the network has no text encoder.
@@ -40,6 +46,13 @@ class CLIPScore(CLIPMetric):
 
     extractor: str = Setting(_USUAL, METRICS, "NAME").help(
         f"CLIP score: its network, as {_USUAL}@weights=FILE if the weights cannot be downloaded."
+    )
+    weight: float = Setting(100.0, METRICS, "X", least=1e-9).help(
+        "CLIP score: factor of the cosine, 100 as in torchmetrics, 2.5 as Hessel et al. or 1."
+    )
+    prefix: str = Setting("", METRICS, "TEXT").help(
+        "CLIP score: words before each caption and a space, such as 'A photo depicts' of Hessel "
+        "et al."
     )
 
     name = "clip-score"
@@ -55,8 +68,21 @@ class CLIPScore(CLIPMetric):
             spread_kind="s.d.",
         ),
     )
+    further = ("clip_score_cut",)
     usual_network = _USUAL
     fake_features = fake_only = captions = by_name = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.weight, self.prefix) != (CLIPScore.weight, CLIPScore.prefix):
+            convention = f"{self.weight:g} × cosine"
+            title = f"CLIP score of {convention}"
+            if self.prefix:
+                title += f" with {self.prefix!r}"
+            digits = 2 if self.weight > 10 else 4
+            number = CLIPScore.numbers[0]
+            number = replace(number, title=title, meaning=f"{convention}, mean", digits=digits)
+            object.__setattr__(self, "numbers", (number,))
 
     def network(self) -> NetworkChoice:
         choice = super().network()
@@ -85,10 +111,13 @@ class CLIPScore(CLIPMetric):
             tower = TextTower(network, state, context.features.device)
 
         def score(start: int) -> tuple[list[float], int]:
-            texts, count = tower(captions[start : start + _BATCH])
+            batch = captions[start : start + _BATCH]
+            if self.prefix:
+                batch = [f"{self.prefix} {caption}" for caption in batch]
+            texts, count = tower(batch)
             images = np.asarray(fake.rows[start : start + _BATCH], dtype=np.float64)
             cosines = (images * texts.double().numpy()).sum(axis=1)
-            return (100 * cosines).clip(0).tolist(), count
+            return (self.weight * cosines).clip(0).tolist(), count
 
         jobs = [partial(score, start) for start in range(0, len(captions), _BATCH)]
         scores = list[float]()
@@ -103,4 +132,9 @@ class CLIPScore(CLIPMetric):
             )
             context.warnings.append(ResultWarning(fake.path, text))
         context.recorded["text_sha256"] = tower.sha256
-        return mean_of_images(self.numbers[0], np.array(scores), context)
+        values = mean_of_images(self.numbers[0], np.array(scores), context)
+        return values | {"clip_score_cut": too_long}
+
+    def record(self, definition: Definition | None) -> Mapping[str, Any]:
+        convention = {"weight": self.weight, "prefix": self.prefix}
+        return {**super().record(definition), **convention}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # The constants of Wang et al. for values in 0..1.
 _C1 = 0.01**2
 _C2 = 0.03**2
+# Factor and summand of values in 0..1 that give what another scale gives for the constants above,
+# as neither a common factor of values and range nor the order of the two steps matters.
+_SCALES = {"unit": (1.0, 0.0), "signed": (1.0, -0.5), "half": (0.5, 0.0)}
 _MIN_SIDE = {"gaussian": 6, "gaussian-valid": 11, "uniform": 7}
 # Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003.
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
@@ -42,6 +45,10 @@ class SSIM(PixelMetric):
         "SSIM: its window, gaussian of 11 pixels as in torchmetrics, the same inside the images "
         "alone as in papers on super-resolution, or uniform of 7 pixels as in scikit-image."
     )
+    scale: Literal["unit", "signed", "half"] = Setting("unit", METRICS).help(
+        "SSIM: values in 0..1 (unit) or -1..1 (signed, as LightningDiT's), or in 0..1 with the "
+        "constants of a range of 2 (half, as LlamaGen's)."
+    )
 
     name = "ssim"
     numbers = (
@@ -64,8 +71,9 @@ class SSIM(PixelMetric):
         inside the images alone, as in the program of Wang et al.; the ``uniform`` one is inside the
         images, with the sample covariance, as in scikit-image.
         """
+        factor, summand = _SCALES[self.scale]
         means = [
-            _mean_ratio(*_ssim_terms(images / 255, self.window))
+            _mean_ratio(*_ssim_terms(images / 255 * factor + summand, self.window))
             for images in self.channels(real, fake, _MIN_SIDE[self.window])
         ]
         return math.fsum(means) / len(means)

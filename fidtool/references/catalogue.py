@@ -31,16 +31,19 @@ class Reference:
         url: address of the file, an ``.npz`` or a pickle.
         arrays: names of the arrays in the file, or of the entries of a pickle, and `FEATURES` if
             there are any.
-        protocol: the protocol of the statistics; empty if fidtool has none that is equal.
+        protocol: the protocol of the statistics.
         real_images: number of images that the statistics are of; None if unknown.
         fakes: number of generated images with which the project compares the statistics.
         shape: height and width of the images; None if they vary.
-        framing: how the images were cropped to this shape: ``adm`` or ``edm`` for the centre crops
-            of these projects; empty if they were not cropped, or this is unknown.
+        framing: how the images were cropped to this shape: the name of a crop, such as ``adm``;
+            empty if they were not cropped, or this is unknown.
         source: where the facts are from.
         note: what else a user has to know.
         features_url: address of the file with `FEATURES`; empty if there is none.
         classes: number of classes of the data set; None if it has none, or they are not used.
+        crop_fake: the crop without which FAKE cannot be compared with it; empty if there is none.
+        part: which part of the data set they are of, `TRAINING` or `VALIDATION`; empty if it is not
+            known, or the name has it.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Reference:
     note: str = ""
     features_url: str = ""
     classes: int | None = None
+    crop_fake: str = ""
+    part: str = ""
 
     @property
     def project(self) -> str:
@@ -70,9 +75,17 @@ class Reference:
         return self.url.endswith(".pkl")
 
 
+TRAINING, VALIDATION = "training", "validation"
 # Numbers of ImageNet's training images and classes.
 _IMAGENET = 1_281_167
 _CLASSES = 1000
+PARTS = {
+    _IMAGENET: ("ImageNet", TRAINING),
+    50_000: ("ImageNet", VALIDATION),
+    82_783: ("COCO 2014", TRAINING),
+    40_504: ("COCO 2014", VALIDATION),
+}
+"""Data sets whose part can be told from its number of images, and the part, by this number."""
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
@@ -102,6 +115,7 @@ def _adm(name: str, file: str, size: int, real_images: int | None = None) -> Ref
         source="openai/guided-diffusion, evaluations/README.md",
         note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
         classes=_CLASSES if real_images else None,
+        part=TRAINING,
     )
 
 
@@ -143,6 +157,7 @@ def _edm2(name: str, size: int) -> Reference:
         source="NVlabs/edm2, README.md and calculate_metrics.py",
         note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
         classes=_CLASSES,
+        part=TRAINING,
     )
 
 
@@ -227,17 +242,21 @@ _ALL = (
         source="cwhoaon/FD-Loss, README.md and scripts/ref",
         note="statistics of six networks; those of Inception are ADM's",
         classes=_CLASSES,
+        part=TRAINING,
     ),
     Reference(
         name="t2ibenchmark:coco-30k",
         url=_COCO,
-        protocol="",
+        protocol="pytorch-fid",
         real_images=None,
         fakes=30_000,
-        shape=None,
+        shape=(299, 299),
+        framing="t2ibenchmark",
+        crop_fake="t2ibenchmark:299",
         source="boomb0om/text2image-benchmark, README.md and T2IBenchmark/feature_extractors",
         note="pytorch-fid's network on a central square, resized by Pillow's bicubic filter to "
-        "299 x 299 in 8 bits: no protocol of fidtool equals this",
+        "299 x 299 in 8 bits: the preset coco-t2ibenchmark crops FAKE as well",
+        part=VALIDATION,
     ),
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
@@ -255,6 +274,12 @@ def match_reference(path: str) -> Reference | None:
         if path.startswith(reference.url):
             return reference
     return None
+
+
+def find_by_file(path: str) -> Reference | None:
+    """Return the reference whose published file has the name of this one; None if none has."""
+    name = Path(path).name
+    return next((reference for reference in _ALL if Path(reference.url).name == name), None)
 
 
 def suggest_references(path: str) -> list[str]:

@@ -159,9 +159,9 @@ class Comparison:
             ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and
             ``fid_infinity_error`` (one standard error), ``cmmd``, ``mind``, ``mifid`` and
             ``mifid_distance`` (mean cosine distance of the real images to the nearest generated
-            one), ``vendi``, ``authpct``, ``clip_score`` and ``clip_score_std``. Values of features
-            that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see
-            ``values``.
+            one), ``vendi``, ``authpct``, ``clip_score``, ``clip_score_std`` and ``clip_score_cut``
+            (number of captions that were cut). Values of features that are not Inception's 2048
+            have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
         warnings: warnings about these values, the worst first.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.

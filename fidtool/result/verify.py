@@ -12,7 +12,7 @@ from fidtool.features.choice import MODEL_FAMILIES, NetworkChoice, parse_network
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
-from fidtool.references.catalogue import find_reference
+from fidtool.references.catalogue import PARTS, find_by_file, find_reference
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.result.standing import Standing, find_standing
 from fidtool.settings.presets import PRESETS, find_preset
@@ -284,7 +284,21 @@ class _Requirements:
                 met = self.published.project == self.preset.prefix
         elif self.real.origin:
             found += f", a file of {self.real.origin}"
+        part, told_by = self._part()
+        if part and self.preset.part not in ("", part):
+            met = False
+            found += f", {told_by}"
         self._add("reference", met, found, self.preset.reference)
+
+    def _part(self) -> tuple[str, str]:
+        """Return which part of its data set REAL is and what tells so; both empty if not known."""
+        named = self.published or find_by_file(self.real.name)
+        if named is not None:
+            return named.part, f"statistics of the {named.part} set"
+        if self.real.count in PARTS:
+            data, part = PARTS[self.real.count]
+            return part, f"with as many images as {data}'s {part} set"
+        return "", ""
 
     def _crop(self) -> None:
         name = "crop of REAL"

@@ -499,7 +499,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) ->
             )
         file = add_definitions(file, reference.protocol)
     warning = None
-    if not reference.protocol:
+    if reference.crop_fake not in ("", str(settings.crop_fake)):
         warning = ResultWarning("", f"{reference.name}: {reference.note}")
     return SetContent(images, file, warning, reference.name, sha256)
 

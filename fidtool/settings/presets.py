@@ -11,6 +11,7 @@ from typing import Any
 from fidtool.errors import option
 from fidtool.metrics.registry import METRIC_SETTINGS, select_metrics
 from fidtool.names import fold, unknown_name_error
+from fidtool.references.catalogue import TRAINING, VALIDATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class Preset:
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
+        part: which part of the data set REAL must be, `TRAINING` or `VALIDATION`; empty if papers
+            use either, or the data sets have no parts.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL
             is.
         images_with_features: number of real images for precision and recall; None if it does not
@@ -44,6 +47,7 @@ class Preset:
     optional: tuple[str, ...] = ()
     fakes: int | None = 50_000
     reference: str
+    part: str = ""
     prefix: str = ""
     images_with_features: int | None = None
     crop: str = ""
@@ -69,6 +73,7 @@ _ADM = Preset(
     optional=("is",),
     reference="ADM's file of the data set, whose mean and covariance are of the whole training "
     "set and whose 10,000 images give precision and recall",
+    part=TRAINING,
     prefix="adm",
     images_with_features=10_000,
     crop="adm",
@@ -113,6 +118,148 @@ def _super_resolution(scale: int) -> Preset:
         other_names=(f"super-resolution-x{scale}",),
     )
 
+
+# Tokenizers, for ImageNet at 256 x 256 pixels: pairs of a validation image and its reconstruction.
+_RFID = Preset(
+    name="rfid-llamagen",
+    about="rFID, PSNR and SSIM of LlamaGen's tokenizer, with ADM's evaluator",
+    settings={
+        "protocol": "tensorflow",
+        "metrics": "fid,psnr,ssim",
+        "crop": "adm:256",
+        "ssim_window": "uniform",
+        "ssim_scale": "half",
+    },
+    reference="the 50,000 images of ImageNet's validation set",
+    part=VALIDATION,
+    crop="adm",
+    notes=(
+        "The SSIM has values in 0..1 and the constants of a range of 2, so that it is higher than "
+        "that of other programs.",
+        "Reconstructions are numbered in the order of the class folders: `--pairs sorted`.",
+        "A pair of equal images has an infinite PSNR there, and 100 dB here.",
+        "The program computes no LPIPS.",
+    ),
+    source="FoundationVision/LlamaGen, tokenizer/tokenizer_image/reconstruction_vq_ddp.py and "
+    "tokenizer/validation/val_ddp.py",
+)
+_TOKENIZERS = (
+    _RFID,
+    replace(
+        _RFID,
+        name="rfid-rae",
+        about="rFID, PSNR and SSIM of RAE, with torch-fidelity",
+        settings={**_RFID.settings, "ssim_window": "gaussian", "ssim_scale": "unit"},
+        notes=(
+            "RAE truncates the floats of reconstructions, as `--float-to-byte floor` does.",
+            "Reconstructions are numbered in the order of the class folders: `--pairs sorted`.",
+            "The LPIPS of its src/eval/ref_iqa.py has VGG-16, as `--lpips-net vgg`.",
+        ),
+        source="bytetriper/RAE, src/eval/fid.py, src/eval/ref_iqa.py and src/stage1_sample_ddp.py",
+    ),
+    replace(
+        _RFID,
+        name="rfid-vavae",
+        about="rFID, PSNR, LPIPS and SSIM of VA-VAE, by LightningDiT's evaluate_tokenizer.py",
+        settings={
+            "protocol": "pytorch-fid",
+            "metrics": "fid,psnr,lpips,ssim",
+            "crop": "tensor-center:256",
+            "ssim_window": "gaussian",
+            "ssim_scale": "signed",
+            "lpips_net": "vgg",
+        },
+        crop="tensor-center",
+        notes=(
+            "LPIPS and SSIM are of floats that were not rounded to bytes there, which moved the "
+            "SSIM of smooth reconstructions of photos by 0.001; rFID and PSNR are of PNG files.",
+            "The SSIM has values in -1..1.",
+            "It averages LPIPS and SSIM over batches of 8 images, which only counts if the last "
+            "one is smaller.",
+            "Its order is shuffled: pass its folders ref_images and decoded_images with `--pairs "
+            "sorted`.",
+        ),
+        source="hustvl/LightningDiT, evaluate_tokenizer.py, tools/calculate_fid.py and "
+        "models/lpips.py",
+        other_names=("rfid-lightningdit",),
+    ),
+    replace(
+        _RFID,
+        name="rfid-titok",
+        about="rFID and Inception Score of TiTok (1d-tokenizer), with torch-fidelity's network",
+        settings={
+            "protocol": "tensorflow",
+            "metrics": "fid,is",
+            "crop": "center-bicubic:256",
+            "is_splits": 1,
+            "is_bias": False,
+        },
+        optional=("is",),
+        crop="center-bicubic",
+        notes=(
+            "Its network computes in float64.",
+            "It rounds the floats of reconstructions to bytes.",
+            "Its Inception Score is of all reconstructions at once, without parts.",
+            "The program computes no PSNR, SSIM or LPIPS.",
+        ),
+        source="bytedance/1d-tokenizer, evaluator/evaluator.py, data/webdataset_reader.py and "
+        "utils/train_utils.py",
+        other_names=("rfid-1d-tokenizer",),
+    ),
+)
+# Text-to-image on COCO, 30,000 captions.
+_COCO = (
+    Preset(
+        name="coco-gigagan",
+        about="FID-30k and CLIP score of COCO by GigaGAN's evaluation.py, also in LlamaGen and "
+        "DMD2",
+        settings={
+            "protocol": "clean",
+            "metrics": "fid,clip-score",
+            "crop": "gigagan:256",
+            "crop_fake": "gigagan:256",
+            "clip_score_extractor": "clip:ViT-B-32-quickgelu",
+            "clip_score_weight": 1.0,
+            "clip_score_prefix": "A photo depicts",
+        },
+        fakes=30_000,
+        reference="all 40,504 images of COCO 2014's validation set",
+        part=VALIDATION,
+        crop="gigagan",
+        notes=(
+            "The CLIP score is a mean cosine, such as 0.33. Those below zero count as they are "
+            "there, and as 0 here.",
+            "It is of OpenAI's ViT-B/32, or with an option of OpenCLIP's ViT-g/14: "
+            "`--clip-score-extractor clip:ViT-g-14@weights=laion2b_s12b_b42k`.",
+            "CLIP gets bytes of which some are lower by 1 there, since floats are truncated.",
+            "Generated images are PNG files in natural order, with one caption per line.",
+        ),
+        source="mingukkang/GigaGAN, evaluation/evaluation.py and evaluation/data_util.py",
+    ),
+    Preset(
+        name="coco-t2ibenchmark",
+        about="FID-30k of COCO by text2image-benchmark",
+        settings={
+            "protocol": "pytorch-fid",
+            "metrics": "fid",
+            "crop": "t2ibenchmark:299",
+            "crop_fake": "t2ibenchmark:299",
+        },
+        fakes=30_000,
+        reference="its file of COCO 2014's validation set, t2ibenchmark:coco-30k",
+        part=VALIDATION,
+        prefix="t2ibenchmark",
+        crop="t2ibenchmark",
+        notes=(
+            "The captions are those of its MS-COCO_val2014_30k_captions.csv.",
+            "Its CLIP score is a mean cosine of OpenAI's ViT-B/32, without words before the "
+            "captions, of images that are not cropped: another run, with `--metrics clip-score "
+            "--clip-score-extractor clip:ViT-B-32-quickgelu --clip-score-weight 1`.",
+        ),
+        source="boomb0om/text2image-benchmark, T2IBenchmark/pipelines.py, "
+        "T2IBenchmark/utils/resizers.py and T2IBenchmark/feature_extractors",
+    ),
+)
 
 PRESETS = {
     preset.name: preset
@@ -162,6 +309,7 @@ PRESETS = {
                 "metrics": "fid",
             },
             reference="EDM2's file of the data set",
+            part=TRAINING,
             prefix="edm2",
             crop="adm",
             further_networks=("dinov2:vitl14",),
@@ -182,6 +330,7 @@ PRESETS = {
                 "metrics": "fdr,fid",
             },
             reference="FD-Loss's file of ImageNet, in which Inception's statistics are ADM's",
+            part=TRAINING,
             prefix="fd-loss",
             crop="adm",
             further_networks=("fdr:convnext", "fdr:dinov2", "fdr:mae", "fdr:siglip", "fdr:clip"),
@@ -240,6 +389,8 @@ PRESETS = {
             source="toshas/torch-fidelity, torch_fidelity/metrics.py",
         ),
         *map(_super_resolution, (2, 3, 4, 8)),
+        *_TOKENIZERS,
+        *_COCO,
     )
 }
 """The presets by name."""

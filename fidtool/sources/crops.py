@@ -24,6 +24,8 @@ EXAMPLE = "adm:256"
 _LANCZOS = 1
 _BICUBIC = 3
 _BOX = 4
+# Crops that resize a square that was cut out, or the whole image to a square.
+_OF_SQUARES = ("edm", "gigagan", "t2ibenchmark", "resize")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Crop:
 
     def scaled(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height of the largest image that `apply` makes, up to rounding."""
-        if self.name in ("edm", "resize"):
+        if self.name in _OF_SQUARES:
             return self.size, self.size
         side = _side_with_border(self.size) if self.name == "var" else self.size
         shorter = min(width, height)
@@ -111,6 +113,18 @@ def _center(image: Image.Image, size: int) -> Image.Image:
     from torchvision.transforms import functional
 
     square: Image.Image = functional.center_crop(functional.resize(image, [size]), [size])
+    return square
+
+
+def _center_bicubic(image: Image.Image, size: int) -> Image.Image:
+    """``ImageTransform`` of 1d-tokenizer (TiTok, ``data/webdataset_reader.py``), for evaluation.
+
+    As `_center`, with a bicubic filter.
+    """
+    from torchvision.transforms import InterpolationMode, functional
+
+    resized = functional.resize(image, [size], InterpolationMode.BICUBIC)
+    square: Image.Image = functional.center_crop(resized, [size])
     return square
 
 
@@ -156,6 +170,24 @@ def _var(image: Image.Image, size: int) -> Image.Image:
     return square
 
 
+def _gigagan(image: Image.Image, size: int) -> Image.Image:
+    """``evaluation.py`` of GigaGAN, for COCO, also in LlamaGen and DMD2: torchvision's largest
+    square in the centre, then Lanczos.
+
+    torchvision rounds half a pixel to the even one, and `_edm` rounds it down.
+    """
+    from torchvision.transforms import functional
+
+    return _resize(functional.center_crop(image, [min(image.size)]), size)
+
+
+def _t2ibenchmark(image: Image.Image, size: int) -> Image.Image:
+    """``build_resizer`` of text2image-benchmark, which resizes to Inception's 299 pixels: the
+    largest square in the centre, then bicubic.
+    """
+    return _crop_center(image, min(image.size)).resize((size, size), _BICUBIC)
+
+
 def _resize(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect
     ratio.
@@ -169,8 +201,11 @@ FILTERS = {
     "adm": "box and bicubic filters",
     "edm": "Lanczos filter",
     "center": "bilinear filter with antialiasing",
+    "center-bicubic": "bicubic filter",
     "tensor-center": "bilinear filter with antialiasing, of float32",
     "var": "Lanczos filter",
+    "gigagan": "Lanczos filter",
+    "t2ibenchmark": "bicubic filter",
     "resize": "Lanczos filter",
 }
 """With which filters the crops resize, by their names: the PSNR of a pair depends on them."""
@@ -199,8 +234,11 @@ CROPS: dict[str, Callable[[Image.Image, int], Image.Image | Pixels]] = {
     "adm": _adm,
     "edm": _edm,
     "center": _center,
+    "center-bicubic": _center_bicubic,
     "tensor-center": _tensor_center,
     "var": _var,
+    "gigagan": _gigagan,
+    "t2ibenchmark": _t2ibenchmark,
     "resize": _resize,
 }
 """The crops, by name: functions of an RGB image and the side of the square."""

@@ -108,6 +108,11 @@ SMALLER = {
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor "
     "clip:ViT-S-32-alt@weights=clip.pth",
+    "--clip-score-extractor clip:ViT-B-32-quickgelu": "--clip-score-extractor "
+    "clip:ViT-S-32-alt@weights=clip.pth",
+    "--preset coco-gigagan": "--preset coco-gigagan --clip-score-extractor "
+    "clip:ViT-S-32-alt@weights=clip.pth",
+    "--preset rfid-rae": "--preset rfid-rae --crop-fake adm:256",
     # Features of random weights are large.
     "my_resnet.py:network": "my_resnet.py:network --feature-step 14",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
@@ -166,7 +171,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
-    for seed, name in enumerate(("fake", "step1000", "step2000", "val", "recon"), 2):
+    for seed, name in enumerate(("fake", "step1000", "step2000", "val", "recon", "val2014"), 2):
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
@@ -175,6 +180,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     (root / "prompts.csv").write_text(
         "path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4))
     )
+    (root / "captions.txt").write_text("a cat\n" * 4)
     _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
@@ -224,6 +230,7 @@ def _publish(mirror: Path, statistics: dict[str, Any], of_dinov2: dict[str, Any]
         "edm:cifar10": statistics,
         "adm:imagenet256": {**statistics, **spatial, "arr_0": images},
         "clean-fid:ffhq-1024-trainval70k": statistics,
+        "t2ibenchmark:coco-30k": statistics,
     }
     for name, reference in REFERENCES.items():
         file = mirror / reference.url.partition("://")[2]
@@ -434,7 +441,8 @@ def check_printed(command: str, stdout: str) -> None:
     ):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
-        known = [name, "Shift"]
+        conventional = r"CLIP score of \S+ × cosine with '[\w ]+'( \(clip:ViT-S-32-alt\))?"
+        known = [name, "Shift", conventional]
         for metric in BUILT_IN.values():
             known += [re.escape(declared.title) for declared in metric.numbers]
         titles = "|".join(known)

@@ -19,6 +19,7 @@ from support.places import COLOURS, TINY
 
 pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
 from support.captioned import (
+    CUT,
     KEY,
     NAME,
     SPREAD,
@@ -140,7 +141,7 @@ def test_one_pass_computes_both_and_real_does_not_need_clip(
         found = here("compute", real, *run, *options)
         assert found.json["run"]["images_computed"] == images
         assert found.metrics.items() >= fid.metrics.items()
-        assert found.metrics.keys() - fid.metrics.keys() == {KEY, SPREAD}
+        assert found.metrics.keys() - fid.metrics.keys() == {KEY, SPREAD, CUT}
     content = found.json
     assert content["layers"]["clip_score"]["resize"] == "pillow-bicubic, shorter edge 56, centre 56"
     assert content["layers"]["clip_score"]["name"] == "openai"
@@ -154,6 +155,49 @@ def test_one_pass_computes_both_and_real_does_not_need_clip(
     assert {value.key: value.title for value in again.results[0].values}[
         KEY
     ] == f"CLIP score ({NAME})"
+
+
+def test_a_convention_is_named_and_changes_the_factor_or_the_captions(
+    here: Run, place: Path, captions: dict[str, str]
+) -> None:
+    run = ("compute", "real", "fake", *RUN, "--captions", "captions.csv")
+    usual = here(*run)
+    hessel = here(*run, "--clip-score-weight", 2.5)
+    assert hessel.metrics[KEY] == pytest.approx(usual.metrics[KEY] / 40, rel=1e-12)
+    assert hessel.metrics[SPREAD] == pytest.approx(usual.metrics[SPREAD] / 40, rel=1e-12)
+    prefixed = here(*run, "--clip-score-prefix", "A photo depicts")
+    words = {name: f"A photo depicts {text}" for name, text in captions.items()}
+    same = here(*run[:-1], write_table(place / "words.csv", words))
+    assert prefixed.metrics == same.metrics
+    expected = [
+        (usual, (100.0, ""), "CLIP score"),
+        (hessel, (2.5, ""), "CLIP score of 2.5 × cosine"),
+        (
+            prefixed,
+            (100.0, "A photo depicts"),
+            "CLIP score of 100 × cosine with 'A photo depicts'",
+        ),
+    ]
+    for found, convention, title in expected:
+        record = found.json["settings"]["clip-score"]
+        assert (record["weight"], record["prefix"]) == convention
+        number = found.json["values"][KEY]["number"]
+        assert number["title"] == title
+        assert number["meaning"] == f"{convention[0]:g} × cosine, mean"
+
+
+def test_captions_that_are_cut_are_counted(
+    here: Run, place: Path, captions: dict[str, str]
+) -> None:
+    """For each FAKE, and as 0 if none is."""
+    run = ("compute", "real", "fake", *RUN)
+    assert here(*run, "--captions", "captions.csv").metrics[CUT] == 0
+    long = dict(captions)
+    long |= {name: text * 9 for name, text in [*captions.items()][:2]}
+    table = write_table(place / "long.csv", long)
+    found = here(*run, "--captions", table)
+    assert found.metrics[CUT] == 2
+    assert "2 of 9 captions have more than CLIP's 12 tokens, and are cut" in found.stderr
 
 
 def test_the_extractor_is_shared_if_it_is_the_same_network(

@@ -279,9 +279,19 @@ def test_a_missing_path_may_mean_a_reference(
 
 
 @pytest.mark.slow
-def test_a_reference_of_no_protocol(here: Run, mirror: Path, published: Path) -> None:
+def test_a_reference_of_images_that_were_resized_for_the_network(
+    here: Run, mirror: Path, published: Path
+) -> None:
+    """FAKE needs the same crop, which the preset has."""
     publish(published, REFERENCES["t2ibenchmark:coco-30k"].url, archive(**statistics(8)))
     outcome = here("compute", "t2ibenchmark:coco-30k", "fake")
-    assert "no protocol of fidtool equals this" in outcome.stderr
+    assert "the preset coco-t2ibenchmark crops FAKE as well" in outcome.stderr
+    outcome = here("compute", "t2ibenchmark:coco-30k", "fake", "--preset", "coco-t2ibenchmark")
+    assert "crops FAKE as well" not in outcome.stderr
+    assert "not comparable with published values of coco-t2ibenchmark: images of FAKE" in (
+        outcome.stderr
+    )
+    for item in ("reference", "crop of REAL", "size of FAKE", "protocol"):
+        assert f"{item}: " not in outcome.stderr
     refused = here("compute", "edm:cifar10:mu", "fake")
     assert refused.error == "error: mu alone is no set that can be compared: pass edm:cifar10"

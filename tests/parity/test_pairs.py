@@ -4,7 +4,6 @@ of Y against scikit-image and the steps of BasicSR, on the same images.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,13 @@ import fidtool
 from fidtool.settings.presets import PRESETS
 from support.command_line import Run
 from support.places import CONFORMANCE
-from support.reconstructions import SIZES, make_reconstructions, rgb, write_backbone
+from support.reconstructions import (
+    SIZES,
+    lpips_of,
+    make_reconstructions,
+    rgb,
+    write_backbone,
+)
 
 QUALITIES = (30, 60, 90)
 
@@ -76,6 +81,29 @@ def test_psnr_and_ssim_of_odd_sizes(mode: str, environment: dict[str, str], tmp_
     compare([(file, recon / file.name) for file in sorted(real.iterdir())], real, recon)
 
 
+@pytest.mark.parametrize(("scale", "black", "white"), [("signed", -1.0, 1.0), ("half", 0.0, 1.0)])
+def test_ssim_of_other_scales(
+    scale: Any, black: float, white: float, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Values in -1..1, and those in 0..1 with the constants of a range of 2."""
+    from skimage.metrics import structural_similarity
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    real, recon = make_reconstructions(tmp_path)
+    pairs = [(file, recon / file.name) for file in sorted(real.iterdir())]
+    expected: dict[str, list[float]] = {"gaussian": [], "uniform": []}
+    for pair in pairs:
+        one, other = (black + (white - black) * batch(rgb(file)) / 255 for file in pair)
+        value = structural_similarity_index_measure(other, one, data_range=2.0)
+        expected["gaussian"].append(float(value))
+        planes = (image[0].permute(1, 2, 0).numpy() for image in (one, other))
+        value = structural_similarity(*planes, channel_axis=2, data_range=2.0)
+        expected["uniform"].append(value)
+    for window, values in expected.items():
+        metric = fidtool.SSIM(window=window, scale=scale)  # type: ignore[arg-type]
+        np.testing.assert_allclose(values_of(real, recon, metric)["ssim"], values, rtol=1e-6)
+
+
 def compare_scales(pairs: Sequence[tuple[Path, Path]], real: object, fake: object) -> None:
     from torchmetrics.functional.image import multiscale_structural_similarity_index_measure as peer
 
@@ -98,19 +126,6 @@ def test_ms_ssim_of_odd_sizes(environment: dict[str, str], tmp_path: Path) -> No
         fidtool.MultiScaleSSIM().of_pair(*(torch.from_numpy(rgb(file).copy()) for file in pairs[1]))
         == 0
     )
-
-
-def lpips_of(net: str, weights: Path) -> Any:
-    """Return the package's network with the same weights."""
-    import lpips
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
-    tensors = torch.load(weights)
-    for name, parameter in model.net.named_parameters():
-        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
-    return model
 
 
 def torchmetrics_lpips(net: str, weights: Path) -> Any:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import fidtool
 from fidtool import training
-from fidtool.features.models.inception import convolutions, load_weights
+from support.offline import write_official_file
 from support.pictures import make_pictures
 
 RELATIVE = 1e-5
@@ -41,13 +41,8 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        state = dict(load_weights(None, print).state)
-    state["fc.weight"], state["fc.bias"] = torch.zeros(1008, 2048), torch.zeros(1008)
-    state |= {f"{name}.bn.num_batches_tracked": torch.tensor(0) for name in convolutions()}
-    home = tmp_path_factory.mktemp("torch-home")
-    file = home / "hub" / "checkpoints" / "pt_inception-2015-12-05-6726825d.pth"
-    file.parent.mkdir(parents=True)
-    torch.save(state, file)
+        home = tmp_path_factory.mktemp("torch-home")
+        write_official_file(home)
     return home
 
 

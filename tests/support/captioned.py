@@ -21,6 +21,7 @@ CONFIG = Path(__file__).with_name("clip-words.json")
 NAME = f"clip:{CONFIG.stem}"
 """Value of ``--clip-score-extractor``."""
 KEY, SPREAD = "clip_score_clip_clip_words", "clip_score_std_clip_clip_words"
+CUT = "clip_score_cut_clip_clip_words"
 WORDS = f"{__file__}:Words"
 THINGS = (
     "a red cat",

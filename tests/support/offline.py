@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 
-from fidtool.features.models.inception import offline_path
+from fidtool.features.models.inception import convolutions, load_weights, offline_path
 
 ORIGINAL = offline_path()
 """Path of the weights file; None if the extra is not installed."""
 needs_weights = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
+
+
+def write_official_file(home: Path) -> Path:
+    """Write the weights in the format of the official file into a TORCH_HOME, where peers find
+    their download.
+    """
+    state = dict(load_weights(None, print).state)
+    state["fc.weight"], state["fc.bias"] = torch.zeros(1008, 2048), torch.zeros(1008)
+    state |= {f"{name}.bn.num_batches_tracked": torch.tensor(0) for name in convolutions()}
+    file = home / "hub" / "checkpoints" / "pt_inception-2015-12-05-6726825d.pth"
+    file.parent.mkdir(parents=True)
+    torch.save(state, file)
+    return file
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,6 +55,19 @@ def write_backbone(file: Path, net: str = "alex") -> Path:
         file,
     )
     return file
+
+
+def lpips_of(net: str, weights: Path) -> Any:
+    """Return the package's network with the same weights."""
+    import lpips
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+    tensors = torch.load(weights)
+    for name, parameter in model.net.named_parameters():
+        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
+    return model
 
 
 def rgb(file: Path) -> np.ndarray:

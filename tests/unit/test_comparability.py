@@ -114,6 +114,13 @@ OF_EDM2: dict[str, Any] = {
 }
 EDM2 = {"settings of metrics": None, "images of REAL for precision and recall": None}
 
+# Neither is a published reference of the tokenizers' presets.
+RFID: dict[str, Any] = {
+    "settings": {"ssim": {"window": "uniform", "scale": "half"}},
+    "config": {"preset": "rfid-llamagen"},
+}
+OF_RFID = {**NOT_PUBLISHED, "images of REAL for precision and recall": None}
+
 CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
     "as published": (result(), {}),
     **{
@@ -150,6 +157,40 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         )
         for crop, verdict in (("var", "yes"), ("adm", "not known"), ("center", "no"))
     },
+    "ImageNet's validation set instead of the training set": (
+        result("val/", 50_000, framing=Crop("adm", 256)),
+        {**NOT_PUBLISHED, "reference": "no"},
+    ),
+    "rFID of the validation set": (
+        result("val/", 50_000, framing=Crop("adm", 256), **RFID),
+        OF_RFID,
+    ),
+    "rFID of the training set": (
+        result("train/", ALL, framing=Crop("adm", 256), **RFID),
+        {**OF_RFID, "reference": "no"},
+    ),
+    "rFID with ADM's statistics": (
+        result(**RFID),
+        {"images of REAL for precision and recall": None, "reference": "no"},
+    ),
+    "rFID with ADM's statistics, downloaded by hand": (
+        result(
+            "refs/VIRTUAL_imagenet256_labeled.npz",
+            of_real={"origin": "ADM", "sizes": None},
+            framing=Crop("adm", 256),
+            **RFID,
+        ),
+        {**OF_RFID, "reference": "no"},
+    ),
+    "rFID with the SSIM of another program": (
+        result(
+            "val/",
+            50_000,
+            framing=Crop("adm", 256),
+            **{**RFID, "settings": {"ssim": {"window": "gaussian", "scale": "unit"}}},
+        ),
+        {**OF_RFID, "settings of metrics": "no"},
+    ),
     "a folder that may be cropped, of which no image was inspected": (
         result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None}),
         {
@@ -284,6 +325,27 @@ def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Pat
     file.write_text(dumps(result("real/", config={"preset": None}).to_dict()))
     with pytest.raises(InputError, match="the run had no preset: pass one of adm, var"):
         fidtool.verify(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rFID with ADM's statistics", f"reference: {ADM}, statistics of the training set instead"),
+        (
+            "rFID with ADM's statistics, downloaded by hand",
+            "a file of ADM, statistics of the training set instead of the 50,000 images of "
+            "ImageNet's validation set",
+        ),
+        ("rFID of the training set", "train/, with as many images as ImageNet's training set"),
+        (
+            "ImageNet's validation set instead of the training set",
+            "val/, with as many images as ImageNet's validation set instead of ADM's file",
+        ),
+    ],
+)
+def test_the_wrong_part_of_the_data_set_is_named(name: str, words: str) -> None:
+    (verdict,) = fidtool.verify(CASES[name][0])
+    assert words in verdict.line
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 ``crop_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of
 guided-diffusion (22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at
-4bf8162 agrees), torchvision's transforms (0.29), and the validation set of VAR's ``utils/data.py``
-(78b9539). It was made once, with that code and Pillow 13.0; Pillow 11.3 and 12.2 agree but for the
+4bf8162 agrees), torchvision's transforms (0.29), the validation set of VAR's ``utils/data.py``
+(78b9539), and the steps of 1d-tokenizer's ``ImageTransform`` (1c6df99), GigaGAN's ``evaluation.py``
+(9fba242) and text2image-benchmark's ``Resizer`` (3a9238e). It was made once, with that code and Pillow 13.0; Pillow 11.3 and 12.2 agree but for the
 tall images below "before Pillow 13".
 """
 
@@ -124,7 +125,7 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
     assert result(299, Crop("edm", 2)).startswith(
         "it has 300 x 1 = 300 pixels, more than the limit of 299"
     )
-    for name in ("adm", "center", "tensor-center"):
+    for name in ("adm", "center", "center-bicubic", "tensor-center"):
         assert result(30_000, Crop(name, 10)) == ""
         wanted = (
             f"resized for {name}:10, it has 3000 x 10 = 30000 pixels, more than the limit of 29999"
@@ -133,7 +134,7 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
     assert result(36_299, Crop("var", 10)).startswith(
         "resized for var:10, it has 3300 x 11 = 36300 pixels"
     )
-    for name in ("edm", "resize"):
+    for name in ("edm", "gigagan", "t2ibenchmark", "resize"):
         assert result(399, Crop(name, 20)).startswith(
             f"resized for {name}:20, it has 20 x 20 = 400 pixels"
         )
@@ -160,8 +161,8 @@ def test_spellings(typed: str, usual: str) -> None:
 
 
 FORM = (
-    "must be a crop (adm, edm, center, tensor-center, var, resize) and the side of a square in "
-    "pixels, such as adm:256, not "
+    "must be a crop (adm, edm, center, center-bicubic, tensor-center, var, gigagan, t2ibenchmark, "
+    "resize) and the side of a square in pixels, such as adm:256, not "
 )
 
 

@@ -42,8 +42,8 @@ class Reference:
         features_url: address of the file with `FEATURES`; empty if there is none.
         classes: number of classes of the data set; None if it has none, or they are not used.
         crop_fake: the crop without which FAKE cannot be compared with it; empty if there is none.
-        part: which part of the data set they are of, `TRAINING` or `VALIDATION`; empty if it is not
-            known, or the name has it.
+        split: split of the data set that they are of, `TRAINING` or `VALIDATION`; empty if it is
+            not known, or the name has it.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Reference:
     features_url: str = ""
     classes: int | None = None
     crop_fake: str = ""
-    part: str = ""
+    split: str = ""
 
     @property
     def project(self) -> str:
@@ -79,13 +79,13 @@ TRAINING, VALIDATION = "training", "validation"
 # Numbers of ImageNet's training images and classes.
 _IMAGENET = 1_281_167
 _CLASSES = 1000
-PARTS = {
+SPLITS = {
     _IMAGENET: ("ImageNet", TRAINING),
     50_000: ("ImageNet", VALIDATION),
     82_783: ("COCO 2014", TRAINING),
     40_504: ("COCO 2014", VALIDATION),
 }
-"""Data sets whose part can be told from its number of images, and the part, by this number."""
+"""Data sets and splits by their numbers of images, which no other split has."""
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
@@ -115,7 +115,7 @@ def _adm(name: str, file: str, size: int, real_images: int | None = None) -> Ref
         source="openai/guided-diffusion, evaluations/README.md",
         note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
         classes=_CLASSES if real_images else None,
-        part=TRAINING,
+        split=TRAINING,
     )
 
 
@@ -157,7 +157,7 @@ def _edm2(name: str, size: int) -> Reference:
         source="NVlabs/edm2, README.md and calculate_metrics.py",
         note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
         classes=_CLASSES,
-        part=TRAINING,
+        split=TRAINING,
     )
 
 
@@ -242,7 +242,7 @@ _ALL = (
         source="cwhoaon/FD-Loss, README.md and scripts/ref",
         note="statistics of six networks; those of Inception are ADM's",
         classes=_CLASSES,
-        part=TRAINING,
+        split=TRAINING,
     ),
     Reference(
         name="t2ibenchmark:coco-30k",
@@ -256,7 +256,7 @@ _ALL = (
         source="boomb0om/text2image-benchmark, README.md and T2IBenchmark/feature_extractors",
         note="pytorch-fid's network on a central square, resized by Pillow's bicubic filter to "
         "299 x 299 in 8 bits: the preset coco-t2ibenchmark crops FAKE as well",
-        part=VALIDATION,
+        split=VALIDATION,
     ),
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
@@ -276,7 +276,7 @@ def match_reference(path: str) -> Reference | None:
     return None
 
 
-def find_by_file(path: str) -> Reference | None:
+def find_reference_by_file(path: str) -> Reference | None:
     """Return the reference whose published file has the name of this one; None if none has."""
     name = Path(path).name
     return next((reference for reference in _ALL if Path(reference.url).name == name), None)

@@ -60,12 +60,13 @@ def _describe(value: PublishedValue) -> str:
 
 
 def find_standing(
-    evaluation: Evaluation, result: Comparison, comparable: bool | None
+    evaluation: Evaluation, result: Comparison, reference: str, comparable: bool | None
 ) -> Standing | None:
     """Return where the FID of a FAKE lies; None if it is not comparable, it has none, or nothing is
     published for its reference and protocol.
 
     Args:
+        reference: name of REAL among published values.
         comparable: whether it is comparable with published values; None if that is not known.
     """
     fid = result.metrics.get("fid")
@@ -75,8 +76,8 @@ def find_standing(
     values = tuple(
         value
         for value in published_values()
-        if (value.reference, value.protocol) == (result.real.reference, definition.protocol_name)
+        if (value.reference, value.protocol) == (reference, definition.protocol_name)
     )
     if not values:
         return None
-    return Standing(values[0].reference, fid, comparable is True, values)
+    return Standing(reference, fid, comparable is True, values)

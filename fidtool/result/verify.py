@@ -12,7 +12,7 @@ from fidtool.features.choice import MODEL_FAMILIES, NetworkChoice, parse_network
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
-from fidtool.references.catalogue import PARTS, find_by_file, find_reference
+from fidtool.references.catalogue import SPLITS, find_reference, find_reference_by_file
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.result.standing import Standing, find_standing
 from fidtool.settings.presets import PRESETS, find_preset
@@ -159,7 +159,8 @@ class _Requirements:
         if has_network:
             self._precision()
         verdict = Verdict(self.fake.name, self.preset.name, tuple(self.items))
-        standing = find_standing(self.evaluation, self.result, verdict.comparable)
+        reference = self.real.reference or self.preset.published
+        standing = find_standing(self.evaluation, self.result, reference, verdict.comparable)
         return replace(verdict, standing=standing)
 
     def _add(
@@ -284,20 +285,22 @@ class _Requirements:
                 met = self.published.project == self.preset.prefix
         elif self.real.origin:
             found += f", a file of {self.real.origin}"
-        part, told_by = self._part()
-        if part and self.preset.part not in ("", part):
+        split, reason = self._find_split()
+        if split and self.preset.split not in ("", split):
             met = False
-            found += f", {told_by}"
+            found += f", {reason}"
         self._add("reference", met, found, self.preset.reference)
 
-    def _part(self) -> tuple[str, str]:
-        """Return which part of its data set REAL is and what tells so; both empty if not known."""
-        named = self.published or find_by_file(self.real.name)
+    def _find_split(self) -> tuple[str, str]:
+        """Return the split of its data set that REAL is, and the reason; both empty if it is not
+        known.
+        """
+        named = self.published or find_reference_by_file(self.real.name)
         if named is not None:
-            return named.part, f"statistics of the {named.part} set"
-        if self.real.count in PARTS:
-            data, part = PARTS[self.real.count]
-            return part, f"with as many images as {data}'s {part} set"
+            return named.split, f"statistics of the {named.split} set"
+        if self.real.count in SPLITS:
+            data, split = SPLITS[self.real.count]
+            return split, f"with as many images as {data}'s {split} set"
         return "", ""
 
     def _crop(self) -> None:

@@ -25,10 +25,12 @@ class Preset:
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
-        part: which part of the data set REAL must be, `TRAINING` or `VALIDATION`; empty if papers
-            use either, or the data sets have no parts.
+        split: split of the data set that REAL must be, `TRAINING` or `VALIDATION`; empty if papers
+            use either, or the data sets have no splits.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL
             is.
+        published: name of the `fidtool.references.published` values of REAL, if it is not that of a
+            named reference.
         images_with_features: number of real images for precision and recall; None if it does not
             matter.
         crop: name of the crop of real images that are not stored in their final size; empty if
@@ -47,8 +49,9 @@ class Preset:
     optional: tuple[str, ...] = ()
     fakes: int | None = 50_000
     reference: str
-    part: str = ""
+    split: str = ""
     prefix: str = ""
+    published: str = ""
     images_with_features: int | None = None
     crop: str = ""
     further_crops: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ _ADM = Preset(
     optional=("is",),
     reference="ADM's file of the data set, whose mean and covariance are of the whole training "
     "set and whose 10,000 images give precision and recall",
-    part=TRAINING,
+    split=TRAINING,
     prefix="adm",
     images_with_features=10_000,
     crop="adm",
@@ -131,7 +134,8 @@ _RFID = Preset(
         "ssim_scale": "half",
     },
     reference="the 50,000 images of ImageNet's validation set",
-    part=VALIDATION,
+    split=VALIDATION,
+    published="imagenet256-val",
     crop="adm",
     notes=(
         "The SSIM has values in 0..1 and the constants of a range of 2, so that it is higher than "
@@ -224,7 +228,7 @@ _COCO = (
         },
         fakes=30_000,
         reference="all 40,504 images of COCO 2014's validation set",
-        part=VALIDATION,
+        split=VALIDATION,
         crop="gigagan",
         notes=(
             "The CLIP score is a mean cosine, such as 0.33. Those below zero count as they are "
@@ -247,7 +251,7 @@ _COCO = (
         },
         fakes=30_000,
         reference="its file of COCO 2014's validation set, t2ibenchmark:coco-30k",
-        part=VALIDATION,
+        split=VALIDATION,
         prefix="t2ibenchmark",
         crop="t2ibenchmark",
         notes=(
@@ -309,7 +313,7 @@ PRESETS = {
                 "metrics": "fid",
             },
             reference="EDM2's file of the data set",
-            part=TRAINING,
+            split=TRAINING,
             prefix="edm2",
             crop="adm",
             further_networks=("dinov2:vitl14",),
@@ -330,7 +334,7 @@ PRESETS = {
                 "metrics": "fdr,fid",
             },
             reference="FD-Loss's file of ImageNet, in which Inception's statistics are ADM's",
-            part=TRAINING,
+            split=TRAINING,
             prefix="fd-loss",
             crop="adm",
             further_networks=("fdr:convnext", "fdr:dinov2", "fdr:mae", "fdr:siglip", "fdr:clip"),

@@ -436,6 +436,18 @@ def test_a_doubt_is_said_with_it() -> None:
     assert [*document["standing"]] == ["reference", "fid", "certain", "line"]
 
 
+def test_an_rfid_lies_among_those_of_tokenizers() -> None:
+    """REAL is a folder, so the preset names the published values."""
+    (verdict,) = fidtool.verify(
+        of_fid(1.1, real="val/", count=50_000, framing=Crop("adm", 256), **RFID)
+    )
+    assert verdict.standing is not None
+    assert verdict.standing.line == (
+        "as far as is known, FID 1.1000 lies between TiTok-SL-256 VQ (1.03) and TiTok-BL-64 VAE "
+        "(1.25): see `fidtool published imagenet256-val`"
+    )
+
+
 @pytest.mark.parametrize(
     "evaluation",
     [

@@ -78,7 +78,7 @@ def test_one_pass_gives_the_features_of_both_sets(here: Run, sets: tuple[Path, P
     run = both.json["run"]
     assert (run["images_computed"], run["forward_passes"]) == (18, 6)
     assert run["extraction"]["pairs"] > 0
-    assert both.json["settings"]["ssim"] == {"window": "gaussian"}
+    assert both.json["settings"]["ssim"] == {"window": "gaussian", "scale": "unit"}
     assert (
         both.json["results"][0]["sets"]["real"]["pixels"]
         == alone.json["results"][0]["sets"]["real"]["pixels"]

@@ -26,7 +26,7 @@ from support.places import COLOURS, FD, TINY
 from support.source_forms import FORMS, make_forms, make_squares, names_in, pixels_in
 
 COUNT = 20
-BEFOREHAND = ("adm", "edm", "center", "tensor-center", "var")
+BEFOREHAND = ("adm", "edm", "center", "center-bicubic", "tensor-center", "var")
 SMALL = ("--extractor", TINY)
 SETTINGS: dict[str, Any] = {"extractor": TINY, "cache": False, "batch_size": 8}
 

@@ -79,11 +79,8 @@ def test_one_pass_gives_the_features_of_both_sets(here: Run, sets: tuple[Path, P
     run = both.json["run"]
     assert (run["images_computed"], run["forward_passes"]) == (18, 6)
     assert run["extraction"]["pairs"] > 0
-<<<<<<< HEAD
-    assert both.json["settings"]["ssim"] == {"channel": "rgb", "border": 0, "window": "gaussian"}
-=======
-    assert both.json["settings"]["ssim"] == {"window": "gaussian", "scale": "unit"}
->>>>>>> h-presets
+    ssim = {"channel": "rgb", "border": 0, "window": "gaussian", "scale": "unit"}
+    assert both.json["settings"]["ssim"] == ssim
     assert (
         both.json["results"][0]["sets"]["real"]["pixels"]
         == alone.json["results"][0]["sets"]["real"]["pixels"]

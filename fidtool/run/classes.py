@@ -17,7 +17,7 @@ from fidtool.distances.error_bars import error_bars, fewest_images, interval
 from fidtool.distances.sampling_bias import expected_distance
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import RequestedMetric
-from fidtool.names import shorten
+from fidtool.names import format_count, shorten
 from fidtool.result.explanations import Classes, ClassResult, Interval
 from fidtool.run.compute import ComputedValues, MetricRunner
 from fidtool.run.groups import Groups
@@ -155,15 +155,17 @@ def class_warnings(
     missing = []
     left_out = {*classes.left_out}
     if plan.settings.grouped_by:
+        lines += _one_sided_warnings(classes)
         for result in classes.classes:
-            if result.name not in left_out and not keys <= result.metrics.keys():
+            is_common = result.smaller > 0 and result.name not in left_out
+            if is_common and not keys <= result.metrics.keys():
                 missing.append(result.counted)
     if missing:
         lines.append(
             f"too few images for all values of a {kind} in {len(missing)} of them: "
             f"{shorten(', '.join(missing))}"
         )
-    elif kind == "class":
+    elif kind == "class" and not lines:
         counts = {result.name: (result.real, result.fake) for result in classes.classes}
         lines += balance_warnings(counts)
     distance = plan.distance
@@ -189,3 +191,16 @@ def class_warnings(
             f"mean is {weighted:.5g}"
         )
     return lines
+
+
+def _one_sided_warnings(classes: Classes) -> list[str]:
+    """Return which classes only REAL or only FAKE has."""
+    plural = "classes" if classes.kind == "class" else "folders"
+    in_real = [part.name for part in classes.classes if not part.fake]
+    in_fake = [part.name for part in classes.classes if not part.real]
+    return [
+        f"{format_count(len(names), classes.kind, plural)} only in {side}: "
+        f"{shorten(', '.join(names))}"
+        for side, names in (("REAL", in_real), ("FAKE", in_fake))
+        if names
+    ]

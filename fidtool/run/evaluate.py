@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import linear_algebra_threads
-from fidtool.errors import InputError, mark_agreed
+from fidtool.errors import InputError, mark_agreed, option
 from fidtool.features.device import nvidia_capability
 from fidtool.reading.lookup import ImageLookup
 from fidtool.result.changes import split_by_fake
@@ -39,6 +39,7 @@ from fidtool.run.probe import Probe, make_probe
 from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_sets
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
+from fidtool.sources.memory import Images
 from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import AbsentStatistics, MeasuredSet, Statistics
 from fidtool.system.console import Console
@@ -78,6 +79,8 @@ def evaluate(
     read += [settings.network.weights, settings.labels, settings.labels_fake]
     read += [settings.captions, settings.fail_worse_than]
     with open_run(requests, settings, console, began) as run:
+        if run.world.size > 1:
+            _refuse_shards(requests, settings)
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepare(run, requests, settings)
         measurer.open_checkpoint()
@@ -107,6 +110,27 @@ def evaluate(
         spent = [set_plan.path for set_plan in plan.sets if set_plan.holds == "stream"]
         settings = plan.settings
         return evaluation, ImageLookup(images, spent, settings.floats, settings.timeout)
+
+
+def _refuse_shards(requests: Sequence[RequestedSet], settings: Settings) -> None:
+    """Refuse labels and captions, which are in one order of the images, of iterables that yield
+    different images on each rank. On all ranks.
+    """
+    real, *fakes = requests
+    ordered = [(real, "labels", settings.labels)]
+    for fake in fakes:
+        ordered.append((fake, "labels_fake", settings.labels_fake))
+        ordered.append((fake, "captions", settings.captions))
+    for request, setting, value in ordered:
+        if value is not None and isinstance(request.data, Images) and request.data.sharded:
+            raise mark_agreed(
+                InputError(
+                    f"{option(setting)} is in the order of the images, and each rank has images of "
+                    f"its own of {request.name}:",
+                    "pass an iterable of all images on each rank, with sharded=False",
+                    "run one process",
+                )
+            )
 
 
 def _prepare(

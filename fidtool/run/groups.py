@@ -85,7 +85,8 @@ def add_groups(
     if shared is not None and not are_named:
         paths = " or ".join(set_plan.path for set_plan in contents)
         raise InputError(f"{option('labels', shared.place)} is not of the images in {paths}")
-    return _match_groups(contents, labelled, settings)
+    are_passed = given.of_real is not None or given.of_fakes is not None
+    return _match_groups(contents, labelled, settings, are_passed)
 
 
 def _read_settings(settings: Settings) -> _Given:
@@ -121,11 +122,12 @@ def _take_labels(texts: Texts, set_plan: SetPlan, content: SetContent) -> Labels
     labels = _match_texts(texts, set_plan, content)
     if labels is not None:
         return Labels(labels)
-    remedies = []
-    if content.images is None:
-        remedies = ["pass a list of labels in the order of the images"]
     named = option(texts.setting, texts.place or None)
-    raise InputError(f"{named} is not of the images in {set_plan.path}:", *remedies)
+    raise InputError(
+        f"{named} is not of the images in {set_plan.path}:",
+        "write their paths as in their folder",
+        "write one label per line, in the order of the images",
+    )
 
 
 def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[str] | None:
@@ -149,7 +151,7 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
             return None
         names = file.pictures.names
         return texts.for_images(path, file.pictures.prefix, names, range(len(names)), len(names))
-    count = content.size or set_plan.sampling.num or len(texts.listed)
+    count = content.size or len(texts.listed)  # an iterable's is only known at its end
     rows = Numbered(count)
     if file is not None and file.order is not None:
         found = max(file.found or 0, int(file.order.max()) + 1)
@@ -173,7 +175,10 @@ def _find_labels(content: SetContent, settings: Settings) -> Labels:
 
 
 def _match_groups(
-    contents: Mapping[SetPlan, SetContent], labelled: Mapping[SetPlan, Labels], settings: Settings
+    contents: Mapping[SetPlan, SetContent],
+    labelled: Mapping[SetPlan, Labels],
+    settings: Settings,
+    are_passed: bool,
 ) -> tuple[dict[SetPlan, SetContent], list[ResultWarning]]:
     """The sets with the groups of their images by REAL's names, see `add_groups`."""
     real = next(iter(labelled))
@@ -181,13 +186,15 @@ def _match_groups(
     warnings = []
     for set_plan, labels in labelled.items():
         groups = labels.of_images
-        if settings.grouped_by and FAKE in set_plan.roles:
-            match = match_classes(labelled[real], labels, settings.per_class)
+        if FAKE in set_plan.roles and (settings.grouped_by or are_passed):
+            match = match_classes(labelled[real], labels, not settings.per_folder)
+            if match is None and not settings.grouped_by:
+                match = ClassMatch({})
             if match is None:
                 raise _refuse_groups(real, labelled[real], set_plan, labels, settings)
             groups = [match.names.get(group, group) for group in groups]
             if match.assumed:
-                warnings.append(ResultWarning(set_plan.path, match.assumed))
+                warnings.append(ResultWarning(set_plan.path, match.assumed, "medium"))
         grouped[set_plan] = contents[set_plan]._replace(groups=groups)
     return grouped, warnings
 
@@ -292,9 +299,13 @@ def list_folders(names: Sequence[str], whole: bool) -> list[str]:
 
 
 def _check_stream(set_plan: SetPlan, measured: Statistics, labels: Sequence[str]) -> None:
-    """Refuse labels of another number of images than an iterable turned out to have."""
+    """Refuse labels of another number of images than an iterable turned out to have. With ``num``,
+    the others are of images that were not drawn.
+    """
     images = (measured.count or 0) + len(measured.skipped)
-    if images != len(labels):
+    drawn = set_plan.sampling.num
+    expected = len(labels) if drawn is None else min(drawn, len(labels))
+    if images != expected:
         setting = "labels" if REAL in set_plan.roles else "labels_fake"
         raise InputError(
             f"{option(setting)} has {format_count(len(labels), 'label')}, but {set_plan.path} has "
@@ -318,9 +329,9 @@ def group_rows(sets: Iterable[tuple[SetPlan, SetContent, Statistics]], seed: int
         if content.images is not None:
             order = content.images.drop_skipped(measured.skipped).numbers()
         if content.holds == "stream":
+            _check_stream(set_plan, measured, groups)
             if order is None:
                 return {}
-            _check_stream(set_plan, measured, groups)
         if order is not None and content.holds != "statistics":
             groups = [groups[number] for number in order.tolist()]
         in_stored_order = range(len(groups)) if order is None else np.argsort(order).tolist()

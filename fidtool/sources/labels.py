@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,19 +43,25 @@ class Labels:
 
     @classmethod
     def of(cls, values: Iterable[object], classes: object = None) -> Labels:
-        """Return the labels of all images, by the names of their classes; none if one has no label.
+        """Return the labels of all images, by the names of their classes; none if no image has one.
 
         Args:
             values: integers, of which -1 is none where there are names, or strings.
             classes: the names of the classes by number; anything else is passed over.
+
+        Raises:
+            InputError: if some images have a label, but not all.
         """
-        labels = [label_text(value) for value in values]
-        if not all(labels):
-            return NO_LABELS
         names = tuple(classes) if isinstance(classes, (list, tuple)) else ()
         by_number = {f"{number}": name for number, name in enumerate(names)}
-        if by_number and "-1" in labels:
+        none = "-1" if by_number else ""
+        labels = ["" if text == none else text for text in map(label_text, values)]
+        if not any(labels):
             return NO_LABELS
+        if not all(labels):
+            raise InputError(
+                f"the image of number {labels.index('')} has no label, but others have one"
+            )
         are_names = all(isinstance(name, str) and name for name in names)
         if not are_names or len({*names}) < len(names) or not by_number.keys() >= {*labels}:
             return cls(labels)
@@ -101,10 +107,11 @@ def check_labels(labels: Any, setting: str) -> Any:
     if isinstance(labels, str | os.PathLike):
         return labels
     values = labels.tolist() if hasattr(labels, "tolist") else labels
-    if not isinstance(values, Iterable) or isinstance(values, Mapping):
+    if not isinstance(values, Iterable) or isinstance(values, (Mapping, Set)):
         raise InputError(
             f"{option(setting)} must be a file, or a list, array or tensor of one label per image, "
-            f"not {short_repr(labels)}"
+            f"not {short_repr(labels)}:",
+            "pass labels with their images, as a list of pairs (image, label)",
         )
     texts = []
     for number, value in enumerate(values):
@@ -114,8 +121,12 @@ def check_labels(labels: Any, setting: str) -> Any:
                 f"{option(setting)} must have an integer or a string for each image, but its entry "
                 f"{number} is {short_repr(value)}"
             )
-            if isinstance(value, list) and len(value) > 1:
+            if isinstance(value, list) and len(value) == 1:
+                refused.advise("flatten the array, labels.ravel()")
+            elif isinstance(value, list):
                 refused.advise("pass the class numbers of one-hot rows, labels.argmax(1)")
+            elif isinstance(value, float):
+                refused.advise("convert the array to integers, labels.astype(int)")
             raise refused
     if not texts:
         raise InputError(f"{option(setting)} is empty:", "pass one label per image")

@@ -45,6 +45,8 @@ from fidtool.validation import MAX_PIXELS
 if TYPE_CHECKING:
     import torch  # only then: the command line defers it
 
+# Number of items that must agree with what a dataset states about their labels.
+_SAMPLE = 16
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
 # Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in
 # WebDataset's.
@@ -386,6 +388,10 @@ def split_sets(fake: Any, given: type) -> list[Any]:
     objects of the type ``given`` or None in their place, functions), is several, as is a dict of
     names and sets; everything else is one.
     """
+    if isinstance(fake, np.lib.npyio.NpzFile):
+        raise InputError(
+            f"{option('fake')} is an opened .npz file:", "pass its path", "pass one of its arrays"
+        )
     if isinstance(fake, Mapping):
         _refuse_moments(fake)
         for name in fake:
@@ -428,8 +434,8 @@ class MemoryReader(Reader):
         return map(self._content, items.tolist())
 
     def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
-        """Return the labels of a dataset: its column, its ``targets`` if the first item agrees with
-        them, or those in its items, which are read for this.
+        """Return the labels of a dataset: its column, its ``targets`` if some of the items agree
+        with them, or those in its items, which are read for this.
         """
         if not requested or hasattr(self._images, "ndim"):
             return NO_LABELS
@@ -438,18 +444,22 @@ class MemoryReader(Reader):
                 return _read_label_column(self._images)
             targets, classes = _find_targets(self._images)
         count = len(self._images)
+        agree = len(targets) == count
         labels: dict[int, str] = {}
         for item in items.tolist():
+            if agree and len(labels) == _SAMPLE:
+                break
             what = f"{self._name}[{item}]"
             with _reraise_errors(what):
                 label = _item_label(self._images[item])
-            if not labels and len(targets) == count and label == targets[item]:
-                return Labels.of(targets, classes)
+            agree = agree and label == targets[item]
             if not label and labels:
                 raise InputError(f"{what} has no label, but {self._name}[{min(labels)}] has one")
             if not label:
                 return NO_LABELS
             labels[item] = label
+        if agree:
+            return Labels.of(targets, classes)
         known = Labels.of(labels.values(), classes)
         stored = dict.fromkeys(range(count), "")
         stored.update(zip(labels, known.of_images, strict=True))

@@ -223,7 +223,8 @@ class Statistics:
         return self.layers[FEATURES].features
 
 
-_FACTS = {fact.name for fact in fields(Statistics)}
+_FACTS = {"mu", "sigma", "dims", "definition", "features"}
+_FACTS |= {fact.name for fact in fields(Statistics)}
 
 
 class AbsentStatistics(Statistics):

@@ -69,6 +69,8 @@ try:
     given_labels = (None, labels)
     if kind == "few":
         fakes, given_labels = fakes[1:], [labels[:-1]]
+    if kind == "shards":
+        fakes, given_labels = [fidtool.Images(iter(pixels[rank::2]), sharded=True)], [labels]
     for fake, given in zip(fakes, given_labels):
         result = fidtool.compute(pixels, fake, labels=names, labels_fake=given, **settings)
         found.append(result.results[0].to_dict())
@@ -107,3 +109,14 @@ def test_ranks_refuse_labels_of_other_images(rank_server: RankServer, tmp_path: 
     assert all(each.status == 1 for each in ended)
     for each in ended:
         assert "refused: labels_fake has 39 labels, but fake has 40 images" in each.stderr
+
+
+def test_ranks_refuse_labels_of_shards(rank_server: RankServer, tmp_path: Path) -> None:
+    """Whose images have no common order."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    arguments = [["script.py", "shards", TINY]] * 2
+    ended = outcomes(rank_server.ranks("script", arguments, rank_server.environment, tmp_path))
+    for each in ended:
+        assert each.status == 1
+        problem = "labels_fake is in the order of the images, and each rank has images of its own"
+        assert f"refused: {problem} of fake" in each.stderr

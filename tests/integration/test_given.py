@@ -245,6 +245,13 @@ def empty(folder: Path) -> Path:
     return place
 
 
+def open_archive(folder: Path, pixels: Any) -> Any:
+    """Return an ``.npz`` of images that NumPy has opened: a mapping, as is a dict of sets."""
+    place = folder.parent / "opened.npz"
+    np.savez(place, arr_0=pixels)
+    return np.load(place)
+
+
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "None": (lambda f, p: None, InputError, "fake is None, which only ranks above zero may pass"),
     "a function without a number": (
@@ -275,6 +282,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
         InputError,
         "a is of type dict, which is not a sequence of images",
     ),
+    "an opened archive": (open_archive, InputError, "fake is an opened .npz file: pass its path"),
     "an empty dict": (lambda f, p: {}, InputError, "there is no FAKE to compare"),
     "a number as a name": (
         lambda f, p: {1: p},

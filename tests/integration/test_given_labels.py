@@ -166,7 +166,74 @@ def test_a_dataset_that_states_its_targets_is_read_once(
     assert len(both.read) - len(stated.read) == len(LABELS) - 16
     plain = Pairs()
     fidtool.compute(place / "real", plain, **settings)
-    assert len(stated.read) - len(plain.read) == 1
+    assert len(stated.read) - len(plain.read) == 16
+
+
+def test_targets_of_another_order_are_not_used(
+    environment: dict[str, str], place: Path, expected: dict[str, float]
+) -> None:
+    """Although they agree with the labels of some items."""
+    _, labels = shuffled(1)
+    assert (labels[::-1] == labels).any()
+    stated = Pairs(targets=labels[::-1].tolist())
+    evaluation = fidtool.compute(place / "real", stated, per_class=True, **SETTINGS)
+    assert values(evaluation) == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_image_without_a_label_among_others_is_named(
+    environment: dict[str, str], place: Path
+) -> None:
+    pixels, labels = shuffled(1)
+    items = [{"image": pixels[item], "label": labels[item]} for item in range(len(labels))]
+    datasets = pytest.importorskip("datasets", reason="needs datasets, of the extra 'test'")
+    column = [*labels.tolist()]
+    column[3] = None
+    images = [Image.fromarray(image) for image in pixels]
+    dataset = datasets.Dataset.from_dict({"image": images, "label": column})
+    with pytest.raises(InputError, match="the image of number 3 has no label, but others have"):
+        fidtool.compute(place / "real", dataset, per_class=True, **SETTINGS)
+    del items[3]["label"]
+    with pytest.raises(InputError, match=r"fake\[3\] has no label, but fake\[\d+\] has one"):
+        fidtool.compute(place / "real", items, per_class=True, **SETTINGS)
+
+
+def test_a_sample_of_an_iterable_takes_the_first_labels(
+    environment: dict[str, str], place: Path
+) -> None:
+    real, labels = shuffled(0)
+    fake, labels_fake = shuffled(1)
+    both: dict[str, Any] = {"labels": labels, "labels_fake": labels_fake}
+    evaluation = fidtool.compute(real, iter(fake), per_class=True, num_fake=20, **both, **SETTINGS)
+    (result,) = evaluation.results
+    assert result.classes is not None
+    counts = {int(part.name): part.fake for part in result.classes.classes}
+    assert counts == {label: int((labels_fake[:20] == label).sum()) for label in range(3)}
+
+
+def test_labels_are_used_without_values_of_classes(environment: dict[str, str]) -> None:
+    """For the numbers of images, and integers are matched with names."""
+    (real, labels), (fake, labels_fake) = shuffled(0), shuffled(1)
+    names = np.array(NAMES)[labels]
+    evaluation = fidtool.compute(real, fake, labels=names, labels_fake=labels_fake, **SETTINGS)
+    (result,) = evaluation.results
+    assert result.classes is not None
+    assert {part.name: part.fake for part in result.classes.classes} == dict(
+        zip(NAMES, COUNTS, strict=True)
+    )
+    with pytest.raises(InputError, match="labels_fake has 2 labels, but fake has 28 images"):
+        fidtool.compute(real, iter(fake), labels=labels, labels_fake=[0, 1], **SETTINGS)
+
+
+def test_classes_of_one_set_are_named(environment: dict[str, str]) -> None:
+    """As with numbers from 0 in one set and from 1 in the other."""
+    (real, labels), (fake, labels_fake) = shuffled(0), shuffled(1)
+    evaluation = fidtool.compute(
+        real, fake, per_class=True, labels=labels, labels_fake=labels_fake + 1, **SETTINGS
+    )
+    (result,) = evaluation.results
+    warnings = [warning.text for warning in result.warnings]
+    assert "1 class only in REAL: 0" in warnings
+    assert "1 class only in FAKE: 3" in warnings
 
 
 def test_names_of_a_dataset_have_its_order(

@@ -118,6 +118,27 @@ def test_features_of_any_scale_are_added_up(sets: tuple[str, str], factor: float
     assert found.results[0].metrics["fd_Means"] == pytest.approx(expected, rel=1e-4)
 
 
+class _Rough(torch.nn.Module):
+    """Features that are a million times as large for images of noise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        means = x.float().mean((2, 3)) / 255
+        rough = x.float().var((2, 3)).amax(1, keepdim=True) > 1
+        return torch.where(rough, means * 1e6, means)
+
+
+def test_noise_does_not_decide_on_the_step() -> None:
+    real, fake = (
+        torch.arange(start, 240, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+        for start in (10, 30)
+    )
+    found = fidtool.compute(real, fake, extractor=_Rough(), cache=False)
+    definition = found.definitions["features"]
+    assert definition is not None
+    assert definition.feature_step == 18
+    assert found.results[0].metrics["fd__Rough"] > 0
+
+
 def test_statistics_of_another_step_are_compared_with_a_warning(
     here: Run, sets: tuple[str, str]
 ) -> None:

@@ -137,8 +137,10 @@ class RunNetworks:
                     f"give both the same {option('weights')} and no other setting",
                     "choose a different network",
                 )
+            # What is said of a file of weights, which is not downloaded, is a note of the run.
+            say = self._say if choice.tuned else self._run.console.say
             try:
-                states[layer] = fetch_state(choice, self._run.console.say)
+                states[layer] = fetch_state(choice, say)
             except RunError as error:
                 failed[choice.extractor] = error
         if failed:

@@ -13,7 +13,7 @@ import torch
 
 import fidtool
 from fidtool.features.models.inception import load_weights
-from fidtool.training import FrechetInceptionDistance
+from fidtool.training import FrechetInceptionDistance, InceptionScore
 from support.command_line import Run
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
@@ -191,6 +191,11 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     metric.compute()
     assert metric.result is not None
     assert [*metric.result.values] == ["fd_inception_weights_tuned_pth"]
+    antialiased = FrechetInceptionDistance(value, antialias=True)
+    alike = FrechetInceptionDistance(value, protocol="torchmetrics", float_to_byte="floor")
+    assert antialiased.reference_digest == alike.reference_digest
+    with pytest.raises(fidtool.InputError, match="needs the classifier of Inception"):
+        InceptionScore(value)
     refused = here(*run, "--weights", "tuned.pth")
     assert f"pass --extractor {value} if its weights are meant to be others" in refused.error
     assert (
@@ -198,6 +203,19 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
         in here(*run, "--extractor", value, "--metrics", "is").error
     )
     assert "published weights" in here(*run, "--extractor", f"inception@weights={ORIGINAL}").error
+    published = dict(load_weights(None, lambda line: None).state)
+    torch.save({f"net.{name}": tensor for name, tensor in published.items()}, "anew.pth")
+    anew = here(*run, "--extractor", "inception,inception@weights=anew.pth").error
+    assert "pass --weights anew.pth beside --extractor inception, or beside inception,..." in anew
+    both = {f"{part}.{name}": tensor for part in ("model", "ema") for name, tensor in state.items()}
+    torch.save(both, "both.pth")
+    several = here(*run, "--extractor", "inception@weights=both.pth").error
+    assert "several networks, model.* and ema.*: save one of them alone" in several
+    state["fc.weight"] = torch.zeros(5, 2048)
+    torch.save(state, "five.pth")
+    five = here(*run, "--extractor", "inception@weights=five.pth", "--json")
+    assert any("differ from torchvision's" in note for note in five.json["run"]["notes"])
+    assert not any("torchvision's" in note for note in found.json["run"]["notes"])
     del state[name]
     state["Conv2d_1a_3x3.conv.weight"] = torch.zeros(32, 1, 3, 3)
     torch.save(state, "other.pth")

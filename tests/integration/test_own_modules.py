@@ -4,6 +4,10 @@ weights.
 
 from __future__ import annotations
 
+import re
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.choice import parse_networks
 from fidtool.features.models.inception import load_weights
 from fidtool.training import FrechetInceptionDistance, InceptionScore
 from support.command_line import Run
@@ -84,6 +89,52 @@ def test_a_module_that_fails_is_afterwards_as_it_was(sets: tuple[str, str]) -> N
     assert module.training
 
 
+def test_a_module_may_be_made_in_inference_mode(sets: tuple[str, str]) -> None:
+    with torch.inference_mode():
+        module = Means()
+    found = fidtool.compute(*sets, extractor=module, cache=False)
+    assert found.results[0].metrics["fd_Means"] > 0
+    assert (module.training, module.factor.requires_grad) == (True, True)
+
+
+def test_a_module_that_takes_no_bytes_gets_a_hint(sets: tuple[str, str]) -> None:
+    with pytest.raises(RuntimeError, match="unsigned char") as error:
+        fidtool.compute(*sets, extractor=torch.nn.Conv2d(3, 4, 3), cache=False)
+    (note,) = error.value.__notes__
+    assert "uint8 of shape (n, 3, height, width)" in note
+    assert "wrap it in fidtool.Network" in note
+
+
+class _Alone(Means):
+    """Fails if two threads call it at the same time."""
+
+    calling = threading.Lock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.calling.acquire(blocking=False)
+        time.sleep(0.01)
+        found = super().forward(x)
+        self.calling.release()
+        return found
+
+
+def test_one_thread_calls_a_module_that_is_passed_twice(sets: tuple[str, str]) -> None:
+    module = _Alone()
+    found = fidtool.compute(*sets, extractor=[module, module], batch_size=1, cache=False)
+    first, second = found.results[0].metrics.values()
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["inception@weights=a/tuned.pth", "a/net.py:name@protocol=clean", "a/net.py:name"],
+)
+def test_the_option_of_a_step_can_be_passed(value: str) -> None:
+    (choice,) = parse_networks(value)
+    (advised,) = parse_networks(f"{choice.step_setting[1]}=16")
+    assert advised == replace(choice, feature_step=16)
+
+
 def test_networks_have_names(here: Run, sets: tuple[str, str]) -> None:
     mixed: list[Any] = [
         Means(),
@@ -93,8 +144,11 @@ def test_networks_have_names(here: Run, sets: tuple[str, str]) -> None:
     ]
     found = fidtool.compute(*sets, extractor=mixed, cache=False)
     assert [*found.results[0].metrics] == ["fd_Means", "fd_Means_2", "fd_my_net", "fd_large"]
+    traced = torch.jit.trace(Means(), torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    of_script = fidtool.compute(*sets, extractor=traced, cache=False)
+    assert [*of_script.results[0].metrics] == ["fd_Means"]
     named = here("compute", *sets, "--extractor", f"{SCALED}:small", "--no-cache", "--quiet")
-    assert named.stdout.startswith("FD (small): ")
+    assert re.match(r"FD \(small\): \d\.\d+e-1\d\b", named.stdout)
     twice = here("compute", *sets, "--extractor", f"{SCALED}:small,{SCALED}:small")
     assert "scaled_networks.py:small twice" in twice.error
     same = [fidtool.Network(Means(factor), input_size=8, name="a") for factor in (1.0, 2.0)]
@@ -203,6 +257,9 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
         in here(*run, "--extractor", value, "--metrics", "is").error
     )
     assert "published weights" in here(*run, "--extractor", f"inception@weights={ORIGINAL}").error
+    assert here("stats", sets[0], "-o", "tuned.npz", *run[3:], "--extractor", value).status == 0
+    unnamed = here("compute", "tuned.npz", sets[1]).error
+    assert f"Inception with the weights of a file, {value}: pass --extractor {value}" in unnamed
     published = dict(load_weights(None, lambda line: None).state)
     torch.save({f"net.{name}": tensor for name, tensor in published.items()}, "anew.pth")
     anew = here(*run, "--extractor", "inception,inception@weights=anew.pth").error

@@ -439,7 +439,7 @@ def hash_convolutions(state: StateDict) -> str:
     for name in sorted(state):
         if not name.startswith("fc."):
             digest.update(name.encode())
-            digest.update(state[name].contiguous().numpy())
+            digest.update(state[name].contiguous().numpy().data)
     return digest.hexdigest()
 
 

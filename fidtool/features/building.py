@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError, Say, missing_package, prefix_errors
+from fidtool.errors import InputError, ProgramError, RunError, Say, missing_package, prefix_errors
 from fidtool.features.choice import NetworkChoice, no_protocol_error
 from fidtool.features.device import Device, deterministic_mode, device_context
 from fidtool.features.extractor import PROBE_SIZE, Extractor, fixed_batch
@@ -40,7 +40,7 @@ def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
     family = choice.published
     if choice.tuned:
         with prefix_errors(choice.subject):
-            return tuned_inception.fetch(choice)
+            return tuned_inception.fetch(choice, say)
     if family is None:
         return None  # custom networks come with their weights
     with prefix_errors(choice.subject), deterministic_mode():
@@ -147,7 +147,11 @@ def _build_plain(
         )
         extractor.open_step = step is None
         extractor.probe_size = size
-        dims = _probe_dims(extractor, name)
+        try:
+            dims = _probe_dims(extractor, name)
+        except ProgramError as error:
+            error.advise(f"check that it takes {INPUT}", "wrap it in fidtool.Network")
+            raise
         try:
             extractor.probe_size = PROBE_SIZE
             fits = _probe_dims(extractor, name) == dims

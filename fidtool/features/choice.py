@@ -232,7 +232,9 @@ class NetworkChoice:
         """
         if self.apart or not self.setting:
             return self.named("feature_step")
-        return SettingPart(self.setting, f"{self.extractor}@step")
+        stated = str(replace(self, feature_step=None))
+        between = "@" if stated == self.extractor and not self.tuned else ","
+        return SettingPart(self.setting, f"{stated}{between}step")
 
     def option(self, setting: str, value: object = None) -> str:
         """Return `fidtool.errors.option` of one of the settings, or the value alone if it cannot be
@@ -295,7 +297,7 @@ _RESERVED = {*map(fold, ("inception", INCEPTION, _REMOVED_FAMILY, *MODEL_FAMILIE
 
 def name_module(module: nn.Module) -> str:
     """Return the name of a module's class, which does not depend on how its file was imported."""
-    name = type(module).__name__
+    name = str(getattr(module, "original_name", type(module).__name__))  # of a ScriptModule
     return f"{name} module" if fold(name) in _RESERVED else name
 
 
@@ -326,6 +328,8 @@ def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
     for name, value in stated.items():
         if name not in VALUE_SETTINGS:
             raise _extractor_error(f"{name}={value} is none of name, {', '.join(VALUE_SETTINGS)}")
+        if value == "":
+            raise _extractor_error(f"{name}= has no value")
         convert = int if name in ("size", "step", "dims") else str
         try:
             settings[VALUE_SETTINGS[name]] = convert(str(value))
@@ -486,7 +490,9 @@ def check_extractor(choice: NetworkChoice) -> None:
         "weights": inception or choice.tuned or choice.published,
     }
     problems = {
-        "dims": "selects a layer of Inception; a custom network's output decides its dimensions",
+        "dims": f"selects a layer of Inception; {extractor} has 2048 features"
+        if choice.tuned
+        else "selects a layer of Inception; a custom network's output decides its dimensions",
         "input_size": fixed
         if inception
         else f"is for exported programs; the input size of {extractor} is known",

@@ -141,5 +141,9 @@ def preserve(module: nn.Module) -> Iterator[None]:
         for child, mode in modes:
             child.training = mode
         for tensor, needs_grad, device in tensors:
-            tensor.data = tensor.data.to(device)
-            tensor.requires_grad_(needs_grad)
+            # Tensors made in inference mode take no assignment outside it.
+            with torch.inference_mode(tensor.is_inference()):
+                if tensor.device != device:
+                    tensor.data = tensor.data.to(device)
+                if tensor.requires_grad != needs_grad:
+                    tensor.requires_grad_(needs_grad)

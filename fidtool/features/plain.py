@@ -19,6 +19,8 @@ from fidtool.features.resize import ImageTensors, Preparation
 
 INPUT = "the images as they are: uint8 of shape (n, 3, height, width), those of one size at a time"
 """What a plain module gets, for messages."""
+# Of all plain modules, because several extractors can have the same one, or share a part of it.
+_CALLING = threading.Lock()
 
 
 class PlainExtractor(Extractor):
@@ -47,7 +49,6 @@ class PlainExtractor(Extractor):
             decoder=DECODER,
             ddof=1,
         )
-        self._calling = threading.Lock()
         super().__init__(
             module,
             {layer: definition},
@@ -73,7 +74,7 @@ class PlainExtractor(Extractor):
             alike[image.shape, image.dtype].append(place)
         rows: dict[int, Tensor] = {}
         ((layer, _),) = self.definitions.items()
-        with self._calling, torch.inference_mode():
+        with _CALLING, torch.inference_mode():
             for places in alike.values():
                 batch = torch.stack([images[place] for place in places])
                 rows |= zip(places, self._forward_layers(batch)[layer], strict=True)

@@ -234,7 +234,10 @@ def select_differences(
 def format_value(value: Value, result: Comparison, decimals: int | None = None) -> str:
     """Return the text of a value with its spread if known, by default in all digits shown."""
     digits = value.number.digits if decimals is None else decimals
-    text = f"{result.metrics[value.key]:.{digits}f}"
+    number = result.metrics[value.key]
+    text = f"{number:.{digits}f}"
+    if value.number.error_bars and number and not float(text):  # of small features
+        text = f"{number:.3g}"
     if value.spread in result.metrics:
         text += f" ± {result.metrics[value.spread]:.{digits}f}"
     return text

@@ -137,8 +137,10 @@ class RunNetworks:
                     f"give both the same {option('weights')} and no other setting",
                     "choose a different network",
                 )
+            # What is said of a file of weights, which is not downloaded, is a note of the run.
+            say = self._say if choice.tuned else self._run.console.say
             try:
-                states[layer] = fetch_state(choice, self._run.console.say)
+                states[layer] = fetch_state(choice, say)
             except RunError as error:
                 failed[choice.extractor] = error
         if failed:
@@ -186,17 +188,22 @@ class RunNetworks:
 
     def _find_step(self, extractor: Extractor, choice: NetworkChoice, layer: str) -> int:
         """The step of a network's features: stated, that of statistics, or one that suits the
-        features of the first images, and of noise. On rank zero.
+        features of the first images. On rank zero.
         """
         stated = extractor.definition.feature_step
         if not extractor.open_step:
             return stated
         if layer in self._probing.steps:
             return self._probing.steps[layer]
-        noise = fixed_batch(1, torch.device("cpu"), extractor.probe_size)
-        images = [image.to(self._device.torch_device) for image in (*noise, *self._first_images)]
-        (vectors,) = self._extract(extractor, images).values()
-        step = choose_step(vectors.abs().max().item())
+        place = self._device.torch_device
+        largest = 0.0
+        # Noise can have features of another scale: it counts only if the images say nothing.
+        for images in (self._first_images, fixed_batch(1, place, extractor.probe_size)):
+            if len(images) and largest == 0.0:
+                on_device = [image.to(place) for image in images]
+                (vectors,) = self._extract(extractor, on_device).values()
+                largest = vectors.abs().max().item()
+        step = choose_step(largest)
         if step != stated:
             setting = choice.step_setting
             same = option(setting, step) if setting else f"feature_step={step}"

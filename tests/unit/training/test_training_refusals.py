@@ -107,7 +107,10 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": f"{TINY},inception"}, "has several networks: pass one of them"),
         ({"feature": "nothing@step=3"}, "unknown extractor 'nothing'"),
         ({"feature": f"{TINY}@size=8"}, rf"feature='{TINY}@size=...' is for exported programs"),
-        ({"feature": "inception@weights=none.pt"}, r"no weights file none.pt \(from weights\)"),
+        (
+            {"feature": "inception@weights=none.pt"},
+            r"no weights file none.pt \(from feature='inception@weights=...'\)",
+        ),
         (
             {"feature": "dinov2@weights=none.pt"},
             r"no weights file none.pt \(from feature='dinov2@weights=...'\)",

@@ -15,6 +15,7 @@ from fidtool.references.catalogue import REFERENCES
 from fidtool.references.published import published_values
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.result.standing import Standing
 from fidtool.result.values import FeatureSource
 from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
@@ -404,15 +405,17 @@ UNKNOWN_FORMAT = {"of_fake": {"formats": None}}
     [
         (
             LOWEST.fid / 2,
-            f"is below all published values, the lowest of which is {LOWEST.label} "
-            f"({LOWEST.fid:.2f})",
+            f"is below all {len(OF_ADM)} published values known to fidtool, the lowest of which is "
+            f"{LOWEST.label} ({LOWEST.fid:.2f})",
         ),
         (
             HIGHEST.fid + 1,
-            f"is above all published values, the highest of which is {HIGHEST.label} "
-            f"({HIGHEST.fid:.2f})",
+            f"is above all {len(OF_ADM)} published values known to fidtool, the highest of which is "
+            f"{HIGHEST.label} ({HIGHEST.fid:.2f})",
         ),
-        (LOWEST.fid, f"lies between {LOWEST.label} ({LOWEST.fid:.2f}) and {OF_ADM[1].label} "),
+        (LOWEST.fid, f"equals the published value of {LOWEST.label} ({LOWEST.fid:.2f})"),
+        (2.2662, "equals the published value of DiT-XL/2, cfg 1.5 (2.27)"),
+        (1.974, "equals the published value of VAR-d30, cfg 1.5 (1.97) and TiTok-S-128 (1.97)"),
         (2.284, "lies between DiT-XL/2, cfg 1.5 (2.27) and MAR-B, cfg 2.9 (2.31)"),
         (8.5, "lies between SiT-XL/2, 1400 epochs, no guidance (8.30) and DiT-XL/2, 400K steps, "),
     ],
@@ -424,6 +427,13 @@ def test_where_an_fid_lies(fid: float, place: str) -> None:
     assert standing is not None
     assert standing.line.startswith(f"FID {fid:.4f} {place}")
     assert standing.line.endswith(f": see `fidtool published {ADM}`")
+
+
+@pytest.mark.parametrize(("fid", "side"), [(1.2, "below"), (2.8, "above")])
+def test_where_an_fid_lies_beside_a_single_value(fid: float, side: str) -> None:
+    values = published_values("adm:imagenet64")
+    line = Standing("adm:imagenet64", fid, True, tuple(values)).line
+    assert f" is {side} the only published value known to fidtool, ADM (2.07): see " in line
 
 
 def test_a_doubt_is_said_with_it() -> None:

@@ -192,6 +192,10 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         ),
         {**OF_RFID, "settings of metrics": "no"},
     ),
+    "rFID of a sample of the training set with as many images as the validation set": (
+        result("train/", 50_000, framing=Crop("adm", 256), **{**RFID, "of_real": {"found": ALL}}),
+        {**OF_RFID, "images of REAL": "no", "reference": "no"},
+    ),
     "a folder that may be cropped, of which no image was inspected": (
         result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None}),
         {
@@ -444,6 +448,18 @@ def test_a_doubt_is_said_with_it() -> None:
     document = verdict.to_dict()
     assert checked({"schema": 1, "verdicts": [document]})
     assert [*document["standing"]] == ["reference", "fid", "certain", "line"]
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    evaluation = result(**{**RFID, "settings": {"ssim": {"window": "gaussian", "scale": "half"}}})
+    (verdict,) = fidtool.verify(evaluation)
+    (item,) = [item for item in verdict.items if item.name == "settings of metrics"]
+    assert (item.found, item.expected) == ("ssim_window gaussian", "ssim_window uniform")
+
+
+def test_rfids_of_tokenizers_have_a_protocol() -> None:
+    values = published_values("imagenet256-val")
+    assert {value.protocol for value in values} == {"tensorflow"}
 
 
 def test_an_rfid_lies_among_those_of_tokenizers() -> None:

@@ -13,6 +13,7 @@ from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, Definition, find_protocol, inception_definition
 from fidtool.references.catalogue import REFERENCES
 from fidtool.references.published import published_values
+from fidtool.report.html import html_report
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
 from fidtool.result.standing import Standing
@@ -438,6 +439,19 @@ def test_where_an_fid_lies_beside_a_single_value(fid: float, side: str) -> None:
     values = published_values("adm:imagenet64")
     line = Standing("adm:imagenet64", fid, True, tuple(values)).line
     assert f" is {side} the only published value known to fidtool, ADM (2.07): see " in line
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        (ADM, "256x256", f"The nearest of {len(OF_ADM)} values that papers print for"),
+        ("adm:imagenet64", "64x64", "1 value that papers print for"),
+    ],
+)
+def test_the_page_says_if_values_are_left_out(name: str, size: str, words: str) -> None:
+    page = html_report(of_fid(2.5, real=name, of_fake={"sizes": {size: 50_000}}))
+    *_, before = page.partition(" that papers print for")[0].splitlines()
+    assert f"{before.rpartition('>')[2].strip()} that papers print for" == words
 
 
 def test_a_doubt_is_said_with_it() -> None:

@@ -303,7 +303,7 @@ def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
         is_higher = sweep.value.number.better == "higher"
         best = np.nanmax(numbers) if is_higher else np.nanmin(numbers)
         named = [point for point in named if point.number == best][-1:]
-        if not is_higher:
+        if not is_higher and not places:  # bias-corrected estimates are below it
             apart = (apart[0], -17)
     for point in named:
         axes.annotate(

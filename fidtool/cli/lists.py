@@ -344,8 +344,8 @@ def published(reference: str | None, as_json: bool) -> Iterator[str]:
     """Show the FIDs that papers print, each with the public file and lines where it was read;
     without REFERENCE, for which references there are any.
 
-    REFERENCE is one of these, or the project that publishes several, such as adm. The lowest FID
-    comes first. A question mark is for what was not found there.
+    REFERENCE is one of these, the project that publishes several, such as adm, or a part of names,
+    such as cifar10. The lowest FID comes first. A question mark is for what was not found there.
     """
     values = published_values(reference)
     if as_json:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from fidtool.errors import option
 from fidtool.metrics.metric import (
     METRICS,
     FeatureSet,
@@ -104,8 +105,11 @@ class PixelMetric(PairMetric):
             InputError: if a side is too short.
         """
         border = self.border
-        check_size(self, real, least + 2 * border)
         height, width, _ = real.shape
+        remedies = []
+        if border and min(height, width) >= least:
+            remedies.append(f"lower {option(self.named('border'))}")
+        check_size(self, real, least + 2 * border, *remedies)
         rows = slice(border, height - border)
         columns = slice(border, width - border)
         planes = split_channels(real[rows, columns], fake[rows, columns])
@@ -116,7 +120,7 @@ class PixelMetric(PairMetric):
         yield (65.481 * red + 128.553 * green + 24.966 * blue) / 255 + 16
 
 
-def check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
+def check_size(metric: PairMetric, image: torch.Tensor, least: int, *remedies: str) -> None:
     """Refuse an image of shape (height, width, 3) with a side that is shorter than ``least``."""
     height, width, _ = image.shape
     if min(height, width) < least:
@@ -124,6 +128,7 @@ def check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
             metric,
             f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
             f"has {width}×{height}:",
+            *remedies,
         )
 
 

@@ -85,7 +85,9 @@ SPLITS = {
     82_783: ("COCO 2014", TRAINING),
     40_504: ("COCO 2014", VALIDATION),
 }
-"""Data sets and splits by their numbers of images, which no other split has."""
+"""Data sets and splits by their numbers of images, which no other split of these has. Another data
+set can have as many.
+"""
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"

@@ -5,6 +5,7 @@ read.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -60,8 +61,9 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     """Return the published values, by reference, the lowest FID first.
 
     Args:
-        reference: name of a reference or data set, or of the project before its colon; None
-            returns all. Case, hyphens and underscores do not matter.
+        reference: name of a reference or data set, or of the project before its colon; or else a
+            part of names, such as ``cifar10``, or what is after the colon of another reference.
+            None returns all. Case, hyphens and underscores do not matter.
 
     Raises:
         InputError: if there are none of this name.
@@ -69,17 +71,23 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     values = _read_table()
     if reference is None:
         return values
-    wanted = fold(reference.rstrip(":"))
-    chosen = [
-        value
-        for value in values
-        if wanted in (fold(value.reference), fold(value.reference.partition(":")[0]))
-    ]
+    known = dict.fromkeys(value.reference for value in values)
+    chosen = _match(reference, known)
     if not chosen:
-        known = dict.fromkeys(value.reference for value in values)
         listed = "those of `fidtool published`"
         raise unknown_name_error("reference of published values", reference, known, listed)
-    return chosen
+    return [value for value in values if value.reference in chosen]
+
+
+def _match(reference: str, known: Iterable[str]) -> list[str]:
+    """Return the names that are meant: exact ones, or else those that have it as a part."""
+    wanted = fold(reference.rstrip(":"))
+    folded = {name: fold(name) for name in known}
+    exact = [name for name in folded if wanted in (folded[name], fold(name.partition(":")[0]))]
+    if exact:
+        return exact
+    data = fold(reference.partition(":")[2])  # a reference whose values are those of its data set
+    return [name for name in folded if wanted in folded[name] or data == folded[name]]
 
 
 @cache

@@ -42,7 +42,7 @@ _STYLE: dict[str, Any] = {
 # Size in pixels of a chart of the page: its width, and its height if it is a line. A row has the
 # same height in each.
 _WIDTH = 290
-_HEIGHT = 156
+_HEIGHT = 180
 _ROW = 26
 # Height of a row of the page if there are more FAKEs than these.
 _LOW_ROW = 17
@@ -50,7 +50,7 @@ _MAX_HIGH_ROWS = 12
 # Space in pixels around the axes of a chart of the page, left, right, top and bottom, which is the
 # same in all of them so that they are aligned. Values are on the right of it, and names of rows on
 # the left, besides.
-_AROUND_LINE = (52, 14, 28, 40)
+_AROUND_LINE = (52, 14, 18, 66)
 _AROUND_ROWS = (12, 10, 4, 40)
 # Width of a letter of these, in pixels.
 _LETTER = 6.8
@@ -74,11 +74,15 @@ _BARS: dict[str, Any] = {
 }
 
 
-def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) -> dict[str, Any]:
-    """Settings for the colours of text, labels of axes, grid lines, the distances, and their
-    corrected estimates.
+def _colours(
+    ground: str, ink: str, muted: str, line: str, distances: str, corrected: str
+) -> dict[str, Any]:
+    """Settings for the colours of what is behind a text, of text, labels of axes, grid lines, the
+    distances, and their corrected estimates.
     """
     return {
+        "patch.facecolor": ground,
+        "patch.linewidth": 0.0,
         "text.color": ink,
         "axes.labelcolor": muted,
         "xtick.color": muted,
@@ -89,8 +93,8 @@ def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) ->
     }
 
 
-_LIGHT = _colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
-_DARK = _colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
+_LIGHT = _colours("#ffffff", "#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
+_DARK = _colours("#14171b", "#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
 
 
 @dataclass(frozen=True)
@@ -239,14 +243,16 @@ def _draw(axes: Axes, sweep: Sweep, is_small: bool) -> None:
         low = 0.0
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
-        note = f"the axis starts at {low:.{count_decimals(high - low, 2)}f}, not at 0"
-        if is_small and sweep.label:  # a small chart is not high enough for it
-            axes.set_title(note)
+        start = f"starts at {low:.{count_decimals(high - low, 2)}f}, not at 0"
+        if is_small and sweep.label:  # a small chart is not high enough for it beside the axis
+            axes.set_xlabel(f"{sweep.label}\nthe vertical axis {start}")
         else:
-            axis.set_label_text(note)
+            axis.set_label_text(f"the axis {start}")
     axes.grid(axis="y" if sweep.label else "both", linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)
+    if is_small and sweep.label and sweep.value.number.better != "higher":
+        axes.tick_params(axis="x", pad=19)  # the best value is between the line and these
     axes.spines[:].set_visible(False)
 
 
@@ -275,7 +281,7 @@ def _error_bars(points: Sequence[Point]) -> tuple[list[float], list[float], list
 
 def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
     """The values are above their points, or on the right of them if there are error bars; of more
-    than ``most``, only the best is given.
+    than ``most``, only the best is given, where the line is not.
     """
     points = sweep.points
     x = [point.x for point in points]
@@ -289,15 +295,24 @@ def _draw_line(axes: Axes, sweep: Sweep, most: int) -> None:
         axes.errorbar(x, numbers, yerr=spreads, linestyle="none", color="C0", capsize=3)
     if places:
         axes.errorbar(places, estimates, yerr=reach, linestyle="--", color="C1", **_BARS)
-    if places or any(spreads) or not most:
+    if places or any(spreads):
         apart = (6, 5)
         side = "left"
-    known = [point for point in points if not isnan(point.number)]
-    best = np.nanmax(numbers) if sweep.value.number.better == "higher" else np.nanmin(numbers)
-    named = known if len(known) <= most else [point for point in known if point.number == best][-1:]
+    named = [point for point in points if not isnan(point.number)]
+    if len(named) > most:
+        is_higher = sweep.value.number.better == "higher"
+        best = np.nanmax(numbers) if is_higher else np.nanmin(numbers)
+        named = [point for point in named if point.number == best][-1:]
+        if not is_higher and not places:  # bias-corrected estimates are below it
+            apart = (apart[0], -17)
     for point in named:
         axes.annotate(
-            point.text, (point.x, point.number), apart, textcoords="offset points", ha=side
+            point.text,
+            (point.x, point.number),
+            apart,
+            textcoords="offset points",
+            ha=side,
+            bbox={"pad": 1},
         )
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:

@@ -134,6 +134,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         "sort_findings": sort_findings,
         "rank_published": rank_published,
         "heldout_lines": heldout_lines,
+        "format_count": format_count,
         "format_image_counts": format_image_counts,
         "option": option,
         "compare_properties": compare_properties,

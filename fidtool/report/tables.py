@@ -258,7 +258,8 @@ def class_rows(result: Comparison) -> list[list[str]]:
     if result.classes is None or not result.classes.mean:
         return []
     has_bars = any(part.corrected for part in result.classes.classes)
-    titles = [value.short_title for value in result.values]
+    features = common_features(result)
+    titles = [make_heading(value, features) for value in result.values]
     rows = [[result.classes.kind, "REAL", "FAKE", *titles]]
     if has_bars:
         rows[0].append("bias-corrected, 95 %")
@@ -334,14 +335,14 @@ def is_real(result: Comparison) -> bool:
     return result.diagnosis.shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
 
 
-def common_features(evaluation: Evaluation) -> str:
+def common_features(result: Comparison | Evaluation) -> str:
     """Return the features that the titles of several values name, such as ``64 dimensions``; empty
     if they differ.
 
     They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing
     else is an FID.
     """
-    values = _values_by_column(evaluation).values()
+    values = _values_by_column(result).values()
     qualifiers = {value.qualifier for value in values}
     return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fidtool.names import format_count
 from fidtool.references.published import PublishedValue, published_values
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.system.json_fields import NOT_IN_JSON
@@ -39,20 +40,26 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """Between which two published values it lies, as a sentence."""
+        """Between which two published values it lies, or which it equals at two decimals, as a
+        sentence.
+        """
         doubt = "" if self.certain else "as far as is known, "
         return (
             f"{doubt}FID {self.fid:.4f} {self._place()}: see `fidtool published {self.reference}`"
         )
 
     def _place(self) -> str:
-        lowest = _describe(self.values[0])
-        highest = _describe(self.values[-1])
-        if not self.lower:
-            return f"is below all published values, the lowest of which is {lowest}"
-        if not self.higher:
-            return f"is above all published values, the highest of which is {highest}"
-        return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
+        equal = [value for value in self.values if round(value.fid, 2) == round(self.fid, 2)]
+        if equal:
+            return f"equals the published value of {' and '.join(map(_describe, equal))}"
+        if self.lower and self.higher:
+            return f"lies between {_describe(self.lower[-1])} and {_describe(self.higher[0])}"
+        side, extreme = ("above", "highest") if self.lower else ("below", "lowest")
+        end = _describe(self.values[-1] if self.lower else self.values[0])
+        if len(self.values) == 1:
+            return f"is {side} the only published value known to fidtool, {end}"
+        known = f"{format_count(len(self.values), 'published value')} known to fidtool"
+        return f"is {side} all {known}, the {extreme} of which is {end}"
 
 
 def _describe(value: PublishedValue) -> str:

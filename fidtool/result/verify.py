@@ -261,16 +261,17 @@ class _Requirements:
         if "protocol" not in self.preset.settings:
             met = not computed.keys().isdisjoint(metrics)
             self._add("metrics", met, ", ".join(computed), " or ".join(metrics))
-        found = []
-        expected = []
+        pairs = []
         for key, value in self.preset.settings.items():
             if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
                 if metric.name in computed:
-                    found.append(f"{key} {computed[metric.name][setting.name]}")
-                    expected.append(f"{key} {value}")
-        if expected:
-            self._add_equal("settings of metrics", ", ".join(found), ", ".join(expected))
+                    found = f"{key} {computed[metric.name][setting.name]}"
+                    pairs.append((found, f"{key} {value}"))
+        if pairs:
+            differing = [pair for pair in pairs if pair[0] != pair[1]]
+            texts = map(", ".join, zip(*(differing or pairs), strict=True))
+            self._add_equal("settings of metrics", *texts)
         for name, settings in computed.items():
             if name in BUILT_IN:
                 for required in BUILT_IN[name].requirements(settings, self.result.metrics):
@@ -298,8 +299,10 @@ class _Requirements:
         named = self.published or find_reference_by_file(self.real.name)
         if named is not None:
             return named.split, f"statistics of the {named.split} set"
-        if self.real.count in SPLITS:
-            data, split = SPLITS[self.real.count]
+        # A sample of one split can have as many images as another split.
+        count = self.real.count if self.real.found is None else self.real.found
+        if count in SPLITS:
+            data, split = SPLITS[count]
             return split, f"with as many images as {data}'s {split} set"
         return "", ""
 

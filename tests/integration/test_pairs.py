@@ -452,7 +452,7 @@ def test_channel_and_border_are_in_title_and_record(
     evaluation = json.loads((tmp_path / "y.json").read_text())
     assert evaluation["settings"] == {
         "psnr": {"channel": "y", "border": 4},
-        "ssim": {"channel": "y", "border": 0, "window": "gaussian"},
+        "ssim": {"channel": "y", "border": 0, "window": "gaussian", "scale": "unit"},
     }
     assert "psnr.channel: rgb -> y" in here("diff", "rgb.json", "y.json").stdout.splitlines()[0]
     of_border = here(*run, "--psnr-border", 1).stdout.splitlines()[0]
@@ -483,12 +483,16 @@ def test_a_border_that_leaves_nothing_is_refused(here: Run, sets: tuple[Path, Pa
     run = ("compute", *sets, "--metrics", "psnr,ssim")
     assert here(*run, "--psnr-border", 14).status == 0
     refused = here(*run, "--psnr-border", 15)
-    words = ".png: PSNR (border 15) needs images of at least 31×31 pixels, and one has 40×30: "
+    words = (
+        ".png: PSNR (border 15) needs images of at least 31×31 pixels, and one has 40×30: lower "
+    )
+    words += "--psnr-border, or omit 'psnr' from --metrics"
     assert (refused.status, words in refused.error) == (2, True)
     assert here(*run, "--ssim-border", 10, "--ssim-window", "uniform").status == 0
     assert here(*run, "--ssim-border", 9, "--ssim-window", "gaussian-valid").status == 0
     refused = here(*run, "--ssim-border", 10, "--ssim-window", "gaussian-valid")
     assert "SSIM (border 10) needs images of at least 31×31 pixels" in refused.error
+    assert "lower --ssim-border, or" in refused.error
     refused = here(*run, "--psnr-border", -1)
     assert "--psnr-border must be at least 0, not -1" in refused.error
 

@@ -63,11 +63,11 @@ def test_without_a_preset_there_is_no_verdict(here: Run) -> None:
     said = [line for line in found.stderr.splitlines() if "fidtool published" in line]
     lowest, highest = (f"{value.label} ({value.fid:.2f})" for value in (VALUES[0], VALUES[-1]))
     assert said == [
-        "low.npz: as far as is known, FID 1.0000 is below all published values, the lowest of "
-        f"which is {lowest}: see `fidtool published {NAME}`",
+        "low.npz: as far as is known, FID 1.0000 is below all 4 published values known to "
+        f"fidtool, the lowest of which is {lowest}: see `fidtool published {NAME}`",
         f"fake.npz: {LINE}",
-        "high.npz: as far as is known, FID 9.0000 is above all published values, the highest of "
-        f"which is {highest}: see `fidtool published {NAME}`",
+        "high.npz: as far as is known, FID 9.0000 is above all 4 published values known to "
+        f"fidtool, the highest of which is {highest}: see `fidtool published {NAME}`",
     ]
 
 
@@ -101,6 +101,8 @@ def test_the_page(here: Run, tmp_path: Path) -> None:
     assert widths == sorted(widths)
     assert widths[-1] == 100
     assert f"fidtool published {NAME}" in section
-    assert "As far as is known, it is comparable with them." in section
+    assert "As far as is known, they are comparable with them." in section
+    assert "The nearest of" not in section, "it has all of them"
+    assert f"4 values that papers print for {NAME}." in section
     assert here("report", "fid.json", "-o", "again.html").status == 0
     assert section in (tmp_path / "again.html").read_text()

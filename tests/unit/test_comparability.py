@@ -13,8 +13,10 @@ from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, Definition, find_protocol, inception_definition
 from fidtool.references.catalogue import REFERENCES
 from fidtool.references.published import published_values
+from fidtool.report.html import html_report
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.result.standing import Standing
 from fidtool.result.values import FeatureSource
 from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
@@ -190,6 +192,10 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
             **{**RFID, "settings": {"ssim": {"window": "gaussian", "scale": "unit"}}},
         ),
         {**OF_RFID, "settings of metrics": "no"},
+    ),
+    "rFID of a sample of the training set with as many images as the validation set": (
+        result("train/", 50_000, framing=Crop("adm", 256), **{**RFID, "of_real": {"found": ALL}}),
+        {**OF_RFID, "images of REAL": "no", "reference": "no"},
     ),
     "a folder that may be cropped, of which no image was inspected": (
         result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None}),
@@ -404,15 +410,17 @@ UNKNOWN_FORMAT = {"of_fake": {"formats": None}}
     [
         (
             LOWEST.fid / 2,
-            f"is below all published values, the lowest of which is {LOWEST.label} "
-            f"({LOWEST.fid:.2f})",
+            f"is below all {len(OF_ADM)} published values known to fidtool, the lowest of which is "
+            f"{LOWEST.label} ({LOWEST.fid:.2f})",
         ),
         (
             HIGHEST.fid + 1,
-            f"is above all published values, the highest of which is {HIGHEST.label} "
-            f"({HIGHEST.fid:.2f})",
+            f"is above all {len(OF_ADM)} published values known to fidtool, the highest of which is "
+            f"{HIGHEST.label} ({HIGHEST.fid:.2f})",
         ),
-        (LOWEST.fid, f"lies between {LOWEST.label} ({LOWEST.fid:.2f}) and {OF_ADM[1].label} "),
+        (LOWEST.fid, f"equals the published value of {LOWEST.label} ({LOWEST.fid:.2f})"),
+        (2.2662, "equals the published value of DiT-XL/2, cfg 1.5 (2.27)"),
+        (1.974, "equals the published value of VAR-d30, cfg 1.5 (1.97) and TiTok-S-128 (1.97)"),
         (2.284, "lies between DiT-XL/2, cfg 1.5 (2.27) and MAR-B, cfg 2.9 (2.31)"),
         (8.5, "lies between SiT-XL/2, 1400 epochs, no guidance (8.30) and DiT-XL/2, 400K steps, "),
     ],
@@ -426,6 +434,26 @@ def test_where_an_fid_lies(fid: float, place: str) -> None:
     assert standing.line.endswith(f": see `fidtool published {ADM}`")
 
 
+@pytest.mark.parametrize(("fid", "side"), [(1.2, "below"), (2.8, "above")])
+def test_where_an_fid_lies_beside_a_single_value(fid: float, side: str) -> None:
+    values = published_values("adm:imagenet64")
+    line = Standing("adm:imagenet64", fid, True, tuple(values)).line
+    assert f" is {side} the only published value known to fidtool, ADM (2.07): see " in line
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        (ADM, "256x256", f"The nearest of {len(OF_ADM)} values that papers print for"),
+        ("adm:imagenet64", "64x64", "1 value that papers print for"),
+    ],
+)
+def test_the_page_says_if_values_are_left_out(name: str, size: str, words: str) -> None:
+    page = html_report(of_fid(2.5, real=name, of_fake={"sizes": {size: 50_000}}))
+    *_, before = page.partition(" that papers print for")[0].splitlines()
+    assert f"{before.rpartition('>')[2].strip()} that papers print for" == words
+
+
 def test_a_doubt_is_said_with_it() -> None:
     (verdict,) = fidtool.verify(of_fid(2.284, **UNKNOWN_FORMAT))
     assert verdict.comparable is None
@@ -434,6 +462,18 @@ def test_a_doubt_is_said_with_it() -> None:
     document = verdict.to_dict()
     assert checked({"schema": 1, "verdicts": [document]})
     assert [*document["standing"]] == ["reference", "fid", "certain", "line"]
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    evaluation = result(**{**RFID, "settings": {"ssim": {"window": "gaussian", "scale": "half"}}})
+    (verdict,) = fidtool.verify(evaluation)
+    (item,) = [item for item in verdict.items if item.name == "settings of metrics"]
+    assert (item.found, item.expected) == ("ssim_window gaussian", "ssim_window uniform")
+
+
+def test_rfids_of_tokenizers_have_a_protocol() -> None:
+    values = published_values("imagenet256-val")
+    assert {value.protocol for value in values} == {"tensorflow"}
 
 
 def test_an_rfid_lies_among_those_of_tokenizers() -> None:

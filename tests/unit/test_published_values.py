@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import date
 
+import pytest
+
 from fidtool.features.protocol import PROTOCOLS
 from fidtool.references.catalogue import REFERENCES
 from fidtool.references.published import published_values
@@ -93,6 +95,20 @@ def test_a_project_and_json(here: Run) -> None:
     assert all(f"\n{name}: " in f"\n{shown}" for name in {value.reference for value in of_edm})
     (*_, last) = here("published", "edm", "--json").json["published"]
     assert last == vars(of_edm[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "references"),
+    [
+        ("cifar10", ["clean-fid:cifar10-32-test", "edm:cifar10", "stylegan:cifar10"]),
+        ("imagenet-512", ["adm:imagenet512", "stylegan:imagenet512"]),
+        ("t2ibenchmark:coco-30k", ["coco-30k"]),
+        ("COCO", ["coco-30k"]),
+        ("edm:ffhq", ["edm:ffhq"]),  # not the others with this word
+    ],
+)
+def test_a_part_of_names(name: str, references: list[str]) -> None:
+    assert [*dict.fromkeys(value.reference for value in published_values(name))] == references
 
 
 def test_an_unknown_name(here: Run) -> None:

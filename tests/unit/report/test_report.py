@@ -36,7 +36,18 @@ from fidtool.result.explanations import (
     NotComputed,
     Uncertainty,
 )
-from support.report_samples import COMMAND, KNOWN, METRICS, NASTY, bare, classes, rich, write_image
+from fidtool.result.values import FeatureSource
+from support.report_samples import (
+    COMMAND,
+    KNOWN,
+    METRICS,
+    NASTY,
+    bare,
+    classes,
+    known_of,
+    rich,
+    write_image,
+)
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")
@@ -380,6 +391,23 @@ def test_the_chart_has_values_and_says_where_its_axis_starts(first: float, note:
             "the axis of positive values does not start below 0"
         )
     assert not svgs(html_report(bare("alone")))
+
+
+@pytest.mark.parametrize(("key", "best"), [("fid", "20.3"), ("precision", "26.30")])
+def test_the_best_value_of_a_line_and_its_note_are_apart_from_it(key: str, best: str) -> None:
+    numbers = (26.3, 22.1, 20.3)
+    steps = [f"step{place}" for place in range(len(numbers))]
+    for chart in svgs(html_report(valued(bare(*steps), *({key: number} for number in numbers)))):
+        line = [float(y) for y in re.findall(r'<use [^>]* y="([\d.]+)" style="fill: #', chart)]
+        found = re.findall(r"translate\([\d.]+ ([\d.]+)\)[^<]*>([^<]+)</text>", chart)
+        found += re.findall(r' y="([\d.]+)" [^<]*>([^<]+)</text>', chart)
+        height = {text: float(y) for y, text in found}
+        (note,) = [text for text in height if text.startswith("the vertical axis starts at ")]
+        assert height[note] > height["step"] > max(line)
+        if key == "fid":
+            assert max(line) < height[best] < height["1"], "below the line, above the numbers"
+        else:
+            assert height[best] < min(line)
 
 
 @pytest.mark.parametrize(
@@ -845,6 +873,15 @@ def test_each_number_of_a_class_has_its_heading_beside_it() -> None:
         ("FAKE", "40"),
         ("FID", "90.0000"),
     ]
+
+
+def test_features_of_all_values_of_classes_are_not_in_each_heading() -> None:
+    evaluation = valued(bare("fake"), {"fid_64": 2.0, "kid_64": 0.5})
+    source = known_of(FeatureSource.from_network("inception", 64))
+    found = Classes("folder", (ClassResult("a", 9, 9, {"kid_64": 0.5}),), {"kid_64": 0.5}, {})
+    result = replace(evaluation.results[0], known=source, classes=found)
+    headings, _ = class_rows(result)
+    assert headings == ["folder", "REAL", "FAKE", "FID (64 dimensions)", "KID"]
 
 
 def test_negative_and_lacking_values_have_no_bars() -> None:

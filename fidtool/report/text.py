@@ -236,7 +236,9 @@ def format_value(value: Value, result: Comparison, decimals: int | None = None) 
     digits = value.number.digits if decimals is None else decimals
     number = result.metrics[value.key]
     text = f"{number:.{digits}f}"
-    if value.number.error_bars and number and not float(text):  # of small features
+    # Features of a custom network can be small; those of Inception are not.
+    is_custom = value.number.error_bars and value.features.network != "inception"
+    if is_custom and number and not float(text):
         text = f"{number:.3g}"
     if value.spread in result.metrics:
         text += f" ± {result.metrics[value.spread]:.{digits}f}"

@@ -99,7 +99,7 @@ def test_timm_has_the_same_network(here: Run, place: Path) -> None:
     pytest.importorskip("timm", reason="needs timm, from the extra 'test'")
     (place / "my_resnet.py").write_text(PROGRAM.replace("resnet50", "resnet18"))
     torch.save(published(place, "resnet18").state_dict(), "saved.pth")
-    own = here("compute", "real", "fake", *CUSTOM)
+    own = here("compute", "real", "fake", *CUSTOM, "--feature-step", 18)  # as timm's
     timm = ("--extractor", "timm:resnet18.tv_in1k", "--weights", "saved.pth", "--json", "--quiet")
     assert here("compute", "real", "fake", *timm).fid == own.fid
 

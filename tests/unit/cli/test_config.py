@@ -79,7 +79,7 @@ REFUSED = {
     "guide config`",
     'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
     "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a "
-    "fidtool.Network or a list",
+    "fidtool.Network, a torch.nn.Module or a list",
     'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 "
     "is none of name",
 }

@@ -440,7 +440,7 @@ def check_printed(command: str, stdout: str) -> None:
         r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command
     ):
         name, words = distance_of(command)
-        number = r"-?\d+\.\d{2,6}(e-\d+)?( ± \d+\.\d{2,6})?(  \S+)?"
+        number = r"-?(\d+\.\d{2,6}|\d(\.\d+)?e-\d+)( ± \d+\.\d{2,6})?(  \S+)?"
         conventional = r"CLIP score of \S+ × cosine with '[\w ]+'( \(clip:ViT-S-32-alt\))?"
         known = [name, "Shift", conventional]
         for metric in BUILT_IN.values():

@@ -448,6 +448,7 @@ def check_printed(command: str, stdout: str) -> None:
         titles = "|".join(known)
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
+        further += r"| \(inception@weights=tuned\.pth\)" * ("tuned" in command)
         number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"
         line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"
         third = r"(FID.* of val/: .+\nmemorisation.*: .+\n)" * ("--heldout" in command)

@@ -57,7 +57,10 @@ class State:
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
-    check_file(choice.weights, choice.option("weights"), "weights file")
+    named = choice.option("weights")
+    if choice.tuned:
+        named = choice.option("extractor", str(choice))
+    check_file(choice.weights, named, "weights file")
     return Path(choice.weights)
 
 

@@ -260,6 +260,8 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     assert here("stats", sets[0], "-o", "tuned.npz", *run[3:], "--extractor", value).status == 0
     unnamed = here("compute", "tuned.npz", sets[1]).error
     assert f"Inception with the weights of a file, {value}: pass --extractor {value}" in unnamed
+    missing = here(*run, "--extractor", "inception@weights=no.pth").error
+    assert "no weights file no.pth (from --extractor inception@weights=no.pth)" in missing
     published = dict(load_weights(None, lambda line: None).state)
     torch.save({f"net.{name}": tensor for name, tensor in published.items()}, "anew.pth")
     anew = here(*run, "--extractor", "inception,inception@weights=anew.pth").error

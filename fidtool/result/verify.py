@@ -145,7 +145,7 @@ class _Requirements:
         }
 
     def verdict(self) -> Verdict:
-        has_network = "protocol" in self.preset.settings
+        has_network = self.preset.has_network
         self._check_fake_count()
         self._check_real_count()
         if has_network:
@@ -258,7 +258,7 @@ class _Requirements:
         """
         computed = self.evaluation.complete_settings
         metrics = self.preset.settings["metrics"].split(",")
-        if "protocol" not in self.preset.settings:
+        if not self.preset.has_network:
             met = not computed.keys().isdisjoint(metrics)
             self._add("metrics", met, ", ".join(computed), " or ".join(metrics))
         pairs = []

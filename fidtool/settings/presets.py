@@ -61,6 +61,11 @@ class Preset:
     source: str
     other_names: tuple[str, ...] = ()
 
+    @property
+    def has_network(self) -> bool:
+        """Whether its values need a network; those of pairs of images need none."""
+        return "protocol" in self.settings
+
 
 _ADM = Preset(
     name="adm",

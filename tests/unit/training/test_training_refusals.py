@@ -109,7 +109,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": f"{TINY}@size=8"}, rf"feature='{TINY}@size=...' is for exported programs"),
         (
             {"feature": "inception@weights=none.pt"},
-            r"no weights file none.pt \(from feature='inception@weights=...'\)",
+            r"no weights file none.pt \(from feature='inception@weights=none.pt'\)",
         ),
         (
             {"feature": "dinov2@weights=none.pt"},

@@ -84,17 +84,17 @@ def compute(
             well.
         settings: their keywords. ``extractor`` may also be, or have in a list, a `fidtool.Network`
             or a `torch.nn.Module`, which gets the images as they are: uint8 of shape (n, 3, height,
-            width), those of one size at a time, as in the metrics for training. It is in evaluation
-            mode during the run, and afterwards as before.
+            width), with images of different sizes in separate batches, as in the metrics for
+            training. It is in evaluation mode during the run, and afterwards as before.
 
     Returns:
-        The evaluation: ``.fid`` for one FAKE, ``.results`` or ``.by_name`` for several,
-            ``.to_dict()`` for the content of the JSON. A
-        different network or layer has a ``.frechet_distance`` instead of a FID, see
-        `fidtool.result.values`. Warnings are in ``.results[i].warnings`` and ``.run.warnings``, and
-        rank zero issues each as a `FidtoolWarning`, as it does for a metric that is left out and a
-        value that is not comparable with those of ``preset``. If a report or plot cannot be written
-        at the end, a `RuntimeWarning` is issued.
+        The evaluation: ``.fid`` for one FAKE, ``.results`` or ``.by_name`` for several, and
+        ``.to_dict()`` for the content of the JSON. A different network or layer has a
+        ``.frechet_distance`` instead of a FID, see `fidtool.result.values`. Warnings are in
+        ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a
+        `FidtoolWarning`, as it does for a metric that is left out and a value that is not
+        comparable with those of ``preset``. If a report or plot cannot be written at the end, a
+        `RuntimeWarning` is issued.
 
     Raises:
         fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.

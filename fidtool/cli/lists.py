@@ -341,8 +341,8 @@ def _complete_published(_: click.Context, __: click.Parameter, typed: str) -> li
 @click.argument("reference", required=False, shell_complete=_complete_published)
 @JSON
 def published(reference: str | None, as_json: bool) -> Iterator[str]:
-    """Show the FIDs that papers print, each with the public file and lines where it was read;
-    without REFERENCE, for which references there are any.
+    """List published FIDs, each with the public file and lines where it was read. Without
+    REFERENCE, list the references that have any.
 
     REFERENCE is one of these, the project that publishes several, such as adm, or a part of names,
     such as cifar10. The lowest FID comes first. A question mark is for what was not found there.
@@ -362,7 +362,7 @@ def published(reference: str | None, as_json: bool) -> Iterator[str]:
             yield from _published_table(group)
     repositories = ", ".join(sorted({value.repository for value in values}, key=str.lower))
     latest = max(value.read for value in values)
-    yield paragraph(f"Read on GitHub until {latest}: {repositories}", "", "")
+    yield paragraph(f"Sources on GitHub, last read on {latest}: {repositories}", "", "")
 
 
 _SUMMARY = ("reference", "protocol", "values", "lowest", "highest")

@@ -81,7 +81,8 @@ def build_extractor(
         standard = find_protocol(asked or usual or DEFAULT_PROTOCOL)
         with deterministic_mode():
             network: Network
-            if choice.tuned and state is not None:
+            if choice.tuned:
+                assert state is not None
                 network, name = tuned_inception.build(choice, state, standard)
             elif choice.published:
                 name = choice.untagged

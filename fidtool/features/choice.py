@@ -153,6 +153,11 @@ class NetworkChoice:
         name = "inception" if self.tuned else self.extractor
         return f"{name}@{','.join(settings)}"
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether its value of ``--extractor`` is the name alone, without settings."""
+        return str(self) == self.extractor and not self.tuned
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}  # each rank has its own
 
@@ -209,14 +214,6 @@ class NetworkChoice:
             return network in ("inception", INCEPTION)
         return network in (self.extractor, basename(self.extractor), self.untagged)
 
-    def called(self, network: str) -> str:
-        """Return what the values of this network are called, whose definition has the name
-        ``network``.
-
-        It is the value of ``extractor``, unless the network has a name of its own.
-        """
-        return self.extractor if self.made(network) else network
-
     def named(self, setting: str) -> str | MetricSetting:
         """The name of one of the settings, for messages; empty if it cannot be set."""
         return setting if self.apart and setting != "extractor" else self.setting
@@ -232,8 +229,8 @@ class NetworkChoice:
         """
         if self.apart or not self.setting:
             return self.named("feature_step")
-        stated = str(replace(self, feature_step=None))
-        between = "@" if stated == self.extractor and not self.tuned else ","
+        stated = replace(self, feature_step=None)
+        between = "@" if stated.is_bare else ","
         return SettingPart(self.setting, f"{stated}{between}step")
 
     def option(self, setting: str, value: object = None) -> str:

@@ -38,11 +38,13 @@ class Network:
             features of the first images of REAL, see `fidtool.statistics.moments.choose_step`; in
             the metrics for training it is 18.
         preparation: how images are resized to ``input_size``; None uses the protocol's resize.
-        name: what its values are called, ``FD (name)`` and ``fd_name``; empty is the name of the
-            module's class, or the value of ``--extractor``.
+        name: name of the network in results, as in ``FD (name)`` and ``fd_name``, of letters,
+            digits, spaces and ``_ . + -``; empty is the name of the module's class, or the value
+            of ``--extractor``.
 
     Raises:
-        InputError: if a value has the wrong type or is out of range.
+        InputError: if a value has the wrong type or is out of range, or the name has other
+            characters or is that of a published network.
     """
 
     module: nn.Module
@@ -125,6 +127,36 @@ def freeze(module: nn.Module) -> nn.Module:
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
 
 
+@dataclass(frozen=True)
+class _SavedTensor:
+    """A parameter or a buffer of a module, its values, and those of its gradient, if it has one."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+    values: Tensor
+    needs_grad: bool
+    gradient: Tensor | None
+
+    @classmethod
+    def save(cls, owner: nn.Module, name: str, tensor: Tensor) -> _SavedTensor:
+        gradient = None if tensor.grad is None else tensor.grad.data
+        return cls(owner, name, tensor, tensor.data, tensor.requires_grad, gradient)
+
+    def restore(self) -> None:
+        # Moving a module replaces its buffers, but only the values of its parameters.
+        if getattr(self.owner, self.name) is not self.tensor:
+            setattr(self.owner, self.name, self.tensor)
+        # Tensors made in inference mode take no assignment outside it.
+        with torch.inference_mode(self.tensor.is_inference()):
+            self.tensor.data = self.values
+            if self.tensor.requires_grad != self.needs_grad:
+                self.tensor.requires_grad_(self.needs_grad)
+        gradient = self.tensor.grad
+        if gradient is not None and self.gradient is not None:
+            gradient.data = self.gradient
+
+
 @contextlib.contextmanager
 def preserve(module: nn.Module) -> Iterator[None]:
     """Context manager after which a program's own module is as before: its modes, its device, and
@@ -132,18 +164,17 @@ def preserve(module: nn.Module) -> Iterator[None]:
     """
     modes = [(child, child.training) for child in module.modules()]
     tensors = [
-        (tensor, tensor.requires_grad, tensor.device)
-        for tensor in (*module.parameters(), *module.buffers())
+        _SavedTensor.save(child, name, tensor)
+        for child in module.modules()
+        for name, tensor in (
+            *child.named_parameters(recurse=False),
+            *child.named_buffers(recurse=False),
+        )
     ]
     try:
         yield
     finally:
         for child, mode in modes:
             child.training = mode
-        for tensor, needs_grad, device in tensors:
-            # Tensors made in inference mode take no assignment outside it.
-            with torch.inference_mode(tensor.is_inference()):
-                if tensor.device != device:
-                    tensor.data = tensor.data.to(device)
-                if tensor.requires_grad != needs_grad:
-                    tensor.requires_grad_(needs_grad)
+        for saved in tensors:
+            saved.restore()

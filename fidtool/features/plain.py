@@ -17,7 +17,10 @@ from fidtool.features.network import freeze
 from fidtool.features.protocol import DECODER, FEATURES, Definition
 from fidtool.features.resize import ImageTensors, Preparation
 
-INPUT = "the images as they are: uint8 of shape (n, 3, height, width), those of one size at a time"
+INPUT = (
+    "the images as they are: uint8 tensors of shape (n, 3, height, width), with images of "
+    "different sizes in separate batches"
+)
 """What a plain module gets, for messages."""
 # Of all plain modules, because several extractors can have the same one, or share a part of it.
 _CALLING = threading.Lock()

@@ -272,6 +272,12 @@ class Definition:
             if value != theirs[name]
         ]
 
+    def round_like(self, other: Definition) -> Definition:
+        """Return the definition with the rounding of another one. Features that differ only by
+        their rounding are comparable.
+        """
+        return replace(self, feature_step=other.feature_step)
+
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""

@@ -18,6 +18,7 @@ from fidtool.errors import InputError, option
 from fidtool.reading.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Names
+from fidtool.sources.labels import Labels
 
 
 def expand_frames(images: ImageSet, max_pixels: int) -> ImageSet:
@@ -99,6 +100,13 @@ class FrameReader(Reader):
         for content, (_, frames) in zip(contents, groups, strict=False):
             for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
+
+    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+        of_frames = self.frames[:, 0]
+        labels = self._reader.read_labels(np.unique(of_frames[items]), requested)
+        if not labels.of_images:
+            return labels
+        return replace(labels, of_images=[labels.of_images[item] for item in of_frames.tolist()])
 
     def for_processes(self, processes: int) -> FrameReader:
         return FrameReader(self._reader.for_processes(processes), self.frames)

@@ -15,6 +15,7 @@ import numpy as np
 from fidtool.errors import redact
 from fidtool.names import escape_text, find_sweep_numbers, format_image_counts, short_names, shorten
 from fidtool.report.tables import common_features, make_heading, shown_decimals
+from fidtool.report.text import format_number
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval, count_decimals
 from fidtool.result.values import Value
@@ -407,7 +408,7 @@ def _make_point(x: float, name: str, result: Comparison, value: Value) -> Point:
     if number is None:
         return Point(x, name, nan, "-")
     # The spread is drawn.
-    text = f"{number:.{shown_decimals(value, result)}f}"
+    text = format_number(value, number, shown_decimals(value, result))
     spread = result.metrics.get(value.spread, 0.0)
     return Point(x, name, number, text, spread, result.corrected_of(value))
 

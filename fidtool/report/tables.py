@@ -21,6 +21,7 @@ from fidtool.report.text import (
     class_summaries,
     crop_lines,
     dumps,
+    format_number,
     format_value,
     heldout_lines,
     result_lines,
@@ -267,7 +268,7 @@ def class_rows(result: Comparison) -> list[list[str]]:
         row = [shorten(part.name, 60), str(part.real), str(part.fake)]
         for value in result.values:
             known = part.metrics.get(value.key)
-            row.append("-" if known is None else f"{known:.{value.number.digits}f}")
+            row.append("-" if known is None else format_number(value, known))
         if has_bars:
             row.append(part.corrected.texts()[2] if part.corrected else "-")
         rows.append(row)

@@ -58,12 +58,11 @@ def class_summaries(result: Comparison) -> list[str]:
     for value in result.values:
         if value.key not in classes.mean:
             continue
-        digits = value.number.digits
         known = sum(value.key in part.metrics for part in classes.classes)
-        mean = f"mean {classes.mean[value.key]:.{digits}f} of {known}"
+        mean = f"mean {format_number(value, classes.mean[value.key])} of {known}"
         if value.key in classes.worst:
             name, worst = classes.worst[value.key]
-            mean += f", worst {worst:.{digits}f} ({name})"
+            mean += f", worst {format_number(value, worst)} ({name})"
         lines.append(f"{value.title} per {classes.kind}: {mean}")
     if classes.left_out:
         small = [part.counted for part in classes.classes if part.name in classes.left_out]
@@ -107,7 +106,7 @@ def heldout_lines(result: Comparison) -> list[str]:
     for value in result.values:
         floor = heldout.floors.get(value.key)
         if floor is not None:
-            lines.append(f"{value.title} of {name}: {floor:.{value.number.digits}f} ({about})")
+            lines.append(f"{value.title} of {name}: {format_number(value, floor)} ({about})")
     near = heldout.nearest
     figures = (
         f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL "
@@ -233,15 +232,23 @@ def select_differences(
 
 def format_value(value: Value, result: Comparison, decimals: int | None = None) -> str:
     """Return the text of a value with its spread if known, by default in all digits shown."""
+    text = format_number(value, result.metrics[value.key], decimals)
+    if value.spread in result.metrics:
+        digits = value.number.digits if decimals is None else decimals
+        text += f" ± {result.metrics[value.spread]:.{digits}f}"
+    return text
+
+
+def format_number(value: Value, number: float, decimals: int | None = None) -> str:
+    """Return the text of a number that is a value, or one of its classes, by default in all digits
+    shown. A small distance has three significant digits.
+    """
     digits = value.number.digits if decimals is None else decimals
-    number = result.metrics[value.key]
     text = f"{number:.{digits}f}"
     # Features of a custom network can be small; those of Inception are not.
     is_custom = value.number.error_bars and value.features.network != "inception"
     if is_custom and number and not float(text):
-        text = f"{number:.3g}"
-    if value.spread in result.metrics:
-        text += f" ± {result.metrics[value.spread]:.{digits}f}"
+        return f"{number:.3g}"
     return text
 
 

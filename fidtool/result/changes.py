@@ -267,6 +267,8 @@ def find_obstacles(before: Evaluation, after: Evaluation, value: Value) -> JSOND
     needed = {*_SET_KEYS, ("protocol", value.features.layer), ("settings", value.metric)}
     differing = diff_results(before, after)
     differing = {place: differing[place] for place in differing if place[:2] in needed}
+    # Features that differ only by their rounding are comparable.
+    differing.pop(("protocol", value.features.layer, "feature_step"), None)
     pixels = "REAL", "pixels"
     if "" in differing.get(pixels, ()):
         del differing[pixels]  # unknown without the diagnosis

@@ -117,6 +117,8 @@ def _refuse_shards(requests: Sequence[RequestedSet], settings: Settings) -> None
     different images on each rank. On all ranks.
     """
     real, *fakes = requests
+    if settings.heldout is not None:
+        fakes.pop()
     ordered = [(real, "labels", settings.labels)]
     for fake in fakes:
         ordered.append((fake, "labels_fake", settings.labels_fake))
@@ -125,8 +127,8 @@ def _refuse_shards(requests: Sequence[RequestedSet], settings: Settings) -> None
         if value is not None and isinstance(request.data, Images) and request.data.sharded:
             raise mark_agreed(
                 InputError(
-                    f"{option(setting)} is in the order of the images, and each rank has images of "
-                    f"its own of {request.name}:",
+                    f"{option(setting)} is in the order of the images, but each rank has different "
+                    f"images of {request.name}:",
                     "pass an iterable of all images on each rank, with sharded=False",
                     "run one process",
                 )

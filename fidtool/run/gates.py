@@ -99,7 +99,9 @@ def find_baselines(
             is_named = alone or result.fake.path == fake
             if result.corrected and result.real.path == real and is_named:
                 named.append(evaluation)
-        own = [evaluation for evaluation in named if evaluation.definition == definition]
+        own = [
+            evaluation for evaluation in named if _is_comparable(evaluation.definition, definition)
+        ]
         if not own:
             features = ""
             if definition is not None:
@@ -116,3 +118,9 @@ def find_baselines(
             )
         baselines.append(own[-1])
     return tuple(baselines), unread
+
+
+def _is_comparable(earlier: Definition | None, definition: Definition | None) -> bool:
+    if earlier is not None and definition is not None:
+        earlier = earlier.round_like(definition)
+    return earlier == definition

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, ResultWarning, option
+from fidtool.errors import InputError, ResultWarning, option, prefix_errors
 from fidtool.names import format_count, shorten
 from fidtool.run.sets import FAKE, REAL, SetContent, SetPlan
 from fidtool.settings.settings import Settings
@@ -23,7 +23,7 @@ from fidtool.sources.image_set import (
     check_name_order,
     split_common_folder,
 )
-from fidtool.sources.labels import LABEL_NAMES, Labels, are_numbers
+from fidtool.sources.labels import LABEL_NAMES, NO_LABELS, Labels, are_numbers
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import File
@@ -69,6 +69,9 @@ def add_groups(
     labelled = {}
     are_named = False
     for set_plan, content in contents.items():
+        if {REAL, FAKE}.isdisjoint(set_plan.roles):  # the held-out set has no groups
+            labelled[set_plan] = NO_LABELS
+            continue
         texts = given.of_fakes if FAKE in set_plan.roles else None
         if REAL in set_plan.roles:
             texts = given.of_real
@@ -168,7 +171,8 @@ def _find_labels(content: SetContent, settings: Settings) -> Labels:
     elif content.file is not None and content.file.pictures is not None:
         names = content.file.pictures.names
     if images is not None and not settings.per_folder:
-        stored = images.reader.read_labels(images.numbers(), settings.per_class)
+        with prefix_errors(images.path):
+            stored = images.reader.read_labels(images.numbers(), settings.per_class)
         if stored.of_images:
             return stored
     return Labels(list_folders(names, settings.per_folder))
@@ -260,9 +264,10 @@ def _refuse_groups(
     kind = settings.grouped_by
     setting = f"per_{kind}"
     refused = InputError(
-        f"{option(setting, True)} compares folders of one name, or labels, but {real.path} has "
-        f"{_describe(of_real, kind)}, and {fake.path} has {_describe(of_fake, kind)}:",
-        f"put the images of each {kind} into folders of one name in both sets",
+        f"{option(setting, True)} compares images whose folder or label has the same name in both "
+        f"sets, but {real.path} has {_describe(of_real, kind)}, and {fake.path} has "
+        f"{_describe(of_fake, kind)}:",
+        f"put the images of each {kind} into folders of the same name in both sets",
     )
     if settings.per_class:
         refused.advise(f"pass {option('labels_fake' if of_real.of_images else 'labels', ...)}")

@@ -173,7 +173,9 @@ class RunNetworks:
         self.definitions[layer] = extractor.definition
 
     def _probe_size(self, choice: NetworkChoice) -> tuple[int, int]:
-        """The size of the images with which a network is tried. On rank zero."""
+        """Say what a plain module gets, and return the size of the images with which a network is
+        tried. On rank zero.
+        """
         if not isinstance(choice.given, nn.Module):
             return PROBE_SIZE
         self._say(f"{choice.extractor} gets {INPUT}")

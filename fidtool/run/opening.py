@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, Say, option, prefix_errors
-from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, is_published
+from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice, is_program, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -61,6 +61,7 @@ from fidtool.statistics.foreign import NPZ, PICKLE, add_definitions, detect_layo
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.console import Console
 from fidtool.system.local_files import read_with_timeout
+from fidtool.system.user_code import is_code_spec
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def open_sets(
     """Open REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is
     ``alone``.
 
-    No image is decoded.
+    Images are only read for their labels, see `add_groups`.
 
     Raises:
         RunError: if the storage does not respond within the timeout.
@@ -273,14 +274,15 @@ def _settings_from_files(
         return {"extractor": definition.extractor}
     if settings.allow_mismatch:
         return {}
+    network_name = definition.network
     about = f"the custom network {definition.extractor}, whose code is only run if you name it"
-    if NetworkChoice(definition.network).tuned:
-        about = f"Inception with the weights of a file, {definition.network}"
-    raise InputError(
-        f"{path} has features of {about}:",
-        f"pass {option('extractor', definition.network)}, with its path",
-        setting="extractor",
-    )
+    remedy = f"pass {option('extractor', network_name)}, with its path"
+    if NetworkChoice(network_name).tuned:
+        about = f"Inception with the weights of a file, {network_name}"
+    elif not is_program(network_name) and not is_code_spec(network_name):
+        about = f"a custom network with the name {network_name}"
+        remedy = f"pass this network with {option('extractor')}"
+    raise InputError(f"{path} has features of {about}:", remedy, setting="extractor")
 
 
 def _plan_sets(

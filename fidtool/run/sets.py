@@ -177,7 +177,8 @@ def _reserve_names(sources: Sequence[object]) -> set[str]:
     set's.
     """
     names = {os.fspath(source) for source in sources if isinstance(source, (str, os.PathLike))}
-    known = {*map(normalize_path, names)}
+    stated = {source.name for source in sources if isinstance(source, Images) and source.name}
+    known = {*map(normalize_path, names | stated)}
     for source in sources:
         if not isinstance(source, NamedSet):
             continue

@@ -338,7 +338,7 @@ class StatisticsSettings(CheckSettings):
                     )
                 typed = find_settings(type(self))[name].check(own)
             settings[name] = typed
-        first = replace(stated, **settings, apart=str(stated) == stated.extractor)
+        first = replace(stated, **settings, apart=stated.is_bare)
         check_extractor(first)
         source = "preset" if self.preset else "protocol"
         return replace(first, protocol=normalize_protocol(first, first.protocol, source))
@@ -476,8 +476,8 @@ class Settings(StatisticsSettings):
         "name."
     )
     min_class: int | None = Setting(None, METRICS, "N", least=1).help(
-        "Leave classes, or folders, with fewer than N images in REAL or FAKE out of their mean and "
-        "worst; they are listed."
+        "Smallest number of images of a class or folder, in REAL and in FAKE. Smaller ones are "
+        "listed, but have no values."
     )
     labels: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels")
@@ -490,8 +490,8 @@ class Settings(StatisticsSettings):
     labels_fake: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels_fake")
     ).help(
-        "Classes of the images of every FAKE, in the same forms; the other option is then of REAL "
-        "alone."
+        "Classes of the images of every FAKE, in the same forms. The other option then applies to "
+        "REAL only."
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."

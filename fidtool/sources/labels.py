@@ -60,7 +60,9 @@ class Labels:
             return NO_LABELS
         if not all(labels):
             raise InputError(
-                f"the image of number {labels.index('')} has no label, but others have one"
+                f"image {labels.index('')} has no label, but other images have one:",
+                "leave out images without a label",
+                "give them a class of their own",
             )
         are_names = all(isinstance(name, str) and name for name in names)
         if not are_names or len({*names}) < len(names) or not by_number.keys() >= {*labels}:

@@ -121,9 +121,7 @@ class Images:
                 f"{name} is a sequence, which must be the same on all ranks:",
                 "pass iter(…) of each rank's shard",
             )
-        if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
-            remedies = [f"pass its split {split!r}" for split in self._images]
-            raise InputError(f"{kind} not a sequence of images:", *remedies)
+        _refuse_splits(name, images)
         if isinstance(images, (str, bytes, Mapping, type)):
             raise InputError(f"{kind} not a sequence of images")
 
@@ -215,6 +213,13 @@ class Images:
                     f"{left}"
                 )
         return contents[:count]
+
+
+def _refuse_splits(name: str, images: Any) -> None:
+    kind = type(images).__name__
+    if kind in ("DatasetDict", "IterableDatasetDict"):
+        remedies = [f"pass its split {split!r}" for split in images]
+        raise InputError(f"{name} is of type {kind}, not a sequence of images:", *remedies)
 
 
 def _refuse_moments(images: Any) -> None:
@@ -394,6 +399,7 @@ def split_sets(fake: Any, given: type) -> list[Any]:
         )
     if isinstance(fake, Mapping):
         _refuse_moments(fake)
+        _refuse_splits(option("fake"), fake)
         for name in fake:
             if not isinstance(name, str) or not name:
                 raise InputError(
@@ -446,18 +452,24 @@ class MemoryReader(Reader):
         count = len(self._images)
         agree = len(targets) == count
         labels: dict[int, str] = {}
+        unlabelled: list[int] = []
         for item in items.tolist():
-            if agree and len(labels) == _SAMPLE:
+            if (agree and len(labels) == _SAMPLE) or (not labels and len(unlabelled) == _SAMPLE):
                 break
-            what = f"{self._name}[{item}]"
-            with _reraise_errors(what):
+            with _reraise_errors(f"{self._name}[{item}]"):
                 label = _item_label(self._images[item])
             agree = agree and label == targets[item]
-            if not label and labels:
-                raise InputError(f"{what} has no label, but {self._name}[{min(labels)}] has one")
-            if not label:
-                return NO_LABELS
-            labels[item] = label
+            if label:
+                labels[item] = label
+            else:
+                unlabelled.append(item)
+        if not labels:
+            return NO_LABELS
+        if unlabelled:
+            raise InputError(
+                f"{self._name}[{unlabelled[0]}] has no label, but {self._name}[{min(labels)}] has "
+                "one"
+            )
         if agree:
             return Labels.of(targets, classes)
         known = Labels.of(labels.values(), classes)

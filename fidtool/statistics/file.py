@@ -45,6 +45,7 @@ from fidtool.statistics.rows import reorder
 from fidtool.statistics.set_statistics import (
     NO_IMAGES,
     SUMS,
+    AbsentStatistics,
     LayerStatistics,
     Statistics,
 )
@@ -92,7 +93,7 @@ def write_statistics(
         OSError: if the file cannot be written, or exists and ``overwrite`` is false; no partial
             file is left behind.
     """
-    if not statistics:
+    if isinstance(statistics, AbsentStatistics):
         return
     if layout is not None:
         _write_layout(Path(path), statistics, layout, images, overwrite)

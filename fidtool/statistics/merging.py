@@ -34,8 +34,8 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
             one after the other.
 
     Returns:
-        The statistics of the whole set, as if computed at once. Where a part is absent, as on ranks
-            above zero, so are they.
+        The statistics of the whole set, as if computed at once. On ranks other than zero they are
+            absent, as the parts are.
 
     Raises:
         InputError: if images are missing or in several parts, or the parts are of different sets,
@@ -44,9 +44,10 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
     if isinstance(parts, str | os.PathLike | Statistics):
         parts = [parts]
     merger: _Merger | None = None
-    for number, given in enumerate(parts, 1):
+    remaining = iter(parts)
+    for number, given in enumerate(remaining, 1):
         if isinstance(given, AbsentStatistics):
-            for _ in parts:  # which this rank may be computing with the others
+            for _ in remaining:  # which this rank may be computing with the others
                 pass
             return given
         name = f"part {number}" if isinstance(given, Statistics) else os.fspath(given)

@@ -254,9 +254,12 @@ def choose_network(
     return replace(settings.network, setting="feature", apart=apart)
 
 
-def features_of_network(choice: NetworkChoice) -> FeatureSource:
-    """Return the features of a network, after which values are called in results."""
-    return FeatureSource.from_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
+def features_of_network(choice: NetworkChoice, network: str) -> FeatureSource:
+    """Return the features of a network, whose definition has the name ``network``. Its values are
+    named after them.
+    """
+    name = choice.extractor if choice.made(network) else network
+    return FeatureSource.from_network(name, choice.dims or max(INCEPTION_DIMS))
 
 
 def shared_extractor(

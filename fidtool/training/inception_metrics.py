@@ -208,7 +208,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         return MeasuredSet(f"the set of {SIDES[side]}", statistics or Statistics({}), features)
 
     def _key(self, name: str) -> str:
-        features = features_of_network(self._network.choice)
+        features = features_of_network(self._network.choice, self._network.definition.network)
         metric = self._metric
         return find_key([Value(metric.name, number, features) for number in metric.numbers], name)
 

@@ -372,19 +372,20 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "flat",
             ["--per-class"],
-            "--per-class compares folders of one name, or labels, but real has ant, bee, cat (3 "
-            "classes), and",
+            "--per-class compares images whose folder or label has the same name in both sets, but "
+            "real has ant, bee, cat (3 classes), and",
         ),
         (
             "flat",
             ["--per-class"],
-            "flat has none: put the images of each class into folders of one name in both sets, "
-            "or pass --labels-fake",
+            "flat has none: put the images of each class into folders of the same name in both "
+            "sets, or pass --labels-fake",
         ),
         (
             "flat",
             ["--per-folder"],
-            "--per-folder compares folders of one name, or labels, but real has ant, bee, cat",
+            "--per-folder compares images whose folder or label has the same name in both sets, "
+            "but real has ant, bee, cat",
         ),
         (
             "other",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_an_image_without_a_label_among_others_is_named(
     column[3] = None
     images = [Image.fromarray(image) for image in pixels]
     dataset = datasets.Dataset.from_dict({"image": images, "label": column})
-    with pytest.raises(InputError, match="the image of number 3 has no label, but others have"):
+    with pytest.raises(InputError, match="fake: image 3 has no label, but other images have one"):
         fidtool.compute(place / "real", dataset, per_class=True, **SETTINGS)
     del items[3]["label"]
     with pytest.raises(InputError, match=r"fake\[3\] has no label, but fake\[\d+\] has one"):
@@ -432,6 +433,42 @@ def test_an_iterable_with_another_number_of_images_is_refused(
             labels_fake=["n01"] * 27,
             **SETTINGS,
         )
+
+
+def test_frames_have_the_label_of_their_image(environment: dict[str, str], tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, of the extra 'test'")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, of the extra 'test'")
+    for seed, name in enumerate(("real", "fake")):
+        pixels, labels = shuffled(seed)
+        animations = []
+        for first, second in zip(pixels, pixels[::-1], strict=True):
+            buffer = io.BytesIO()
+            frames = [Image.fromarray(image) for image in (first, second)]
+            frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+            animations.append(buffer.getvalue())
+        table = pyarrow.table({"image": animations, "label": labels})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    evaluation = fidtool.compute(
+        tmp_path / "real.parquet",
+        tmp_path / "fake.parquet",
+        frames="all",
+        per_class=True,
+        **SETTINGS,
+    )
+    (result,) = evaluation.results
+    assert result.classes is not None
+    assert sorted(part.fake for part in result.classes.classes) == sorted(
+        2 * COUNTS[k] for k in range(3)
+    )
+
+
+def test_labels_of_the_heldout_set_are_not_read(environment: dict[str, str], place: Path) -> None:
+    given: list[Any] = [(image, "n01") for image in make_pixels(2)]
+    given[9] = (given[9][0],)
+    evaluation = fidtool.compute(
+        place / "real", place / "fake", heldout=given, per_class=True, **SETTINGS
+    )
+    assert evaluation.results[0].heldout is not None
 
 
 def test_an_item_without_a_label_is_named(environment: dict[str, str], place: Path) -> None:

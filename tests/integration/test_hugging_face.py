@@ -155,6 +155,8 @@ def test_splits_are_named(place: Path, kind: str) -> None:
         fidtool.InputError, match=f"{kind}, .*pass its split 'train', or pass its split 'test'"
     ):
         fidtool.compute(given, place / "images", **SETTINGS)
+    with pytest.raises(fidtool.InputError, match=rf"fake is of type {kind}, .*its split 'train'"):
+        fidtool.compute(place / "images", given, **SETTINGS)
 
 
 # --- saved to disk --------------------------------------------------------------------------------

@@ -113,6 +113,13 @@ def test_a_name_of_a_set_in_memory_is_free_for_another(
     assert evaluation.results[0].real.name == "real 2"
 
 
+def test_a_name_that_real_was_given_is_taken(place: Path, environment: dict[str, str]) -> None:
+    pixels = pixels_in(place / "images")
+    real = fidtool.Images(pixels, name="epoch 1")
+    with pytest.raises(fidtool.InputError, match="two sets have the name epoch 1: choose another"):
+        fidtool.compute(real, {"epoch 1": pixels[:20]}, **SETTINGS)
+
+
 def test_rows(place: Path, environment: dict[str, str]) -> None:
     forms = {"a": place / "images", "b": pixels_in(place / "images")[:20]}
     evaluation = fidtool.compute(place / "real", forms, **SETTINGS)

@@ -18,6 +18,7 @@ import torch
 import fidtool
 from fidtool.features.choice import parse_networks
 from fidtool.features.models.inception import load_weights
+from fidtool.features.network import preserve
 from fidtool.training import FrechetInceptionDistance, InceptionScore
 from support.command_line import Run
 from support.offline import ORIGINAL, needs_weights
@@ -25,6 +26,8 @@ from support.pictures import make_pictures
 from support.places import SUPPORT, TINY
 from support.scaled_networks import Means
 
+NO_CUDA = not torch.cuda.is_available()
+NEEDS_CUDA = "needs a CUDA device"
 SCALED = str(SUPPORT / "scaled_networks.py")
 
 
@@ -89,6 +92,28 @@ def test_a_module_that_fails_is_afterwards_as_it_was(sets: tuple[str, str]) -> N
     assert module.training
 
 
+_MOVES = [
+    "meta",
+    torch.float64,
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(NO_CUDA, reason=NEEDS_CUDA)]),
+]
+
+
+@pytest.mark.parametrize("target", _MOVES)
+def test_a_module_that_was_moved_comes_back(target: Any) -> None:
+    """Its buffers and gradients come back as well."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    images = torch.rand(2, 3, 8, 8)
+    module(images).square().sum().backward()
+    expected = module(images)
+    with preserve(module):
+        module.eval().to(target)
+    assert torch.equal(module(images), expected)
+    optimizer.step()
+    assert not torch.equal(module(images), expected)
+
+
 def test_a_module_may_be_made_in_inference_mode(sets: tuple[str, str]) -> None:
     with torch.inference_mode():
         module = Means()
@@ -101,7 +126,7 @@ def test_a_module_that_takes_no_bytes_gets_a_hint(sets: tuple[str, str]) -> None
     with pytest.raises(RuntimeError, match="unsigned char") as error:
         fidtool.compute(*sets, extractor=torch.nn.Conv2d(3, 4, 3), cache=False)
     (note,) = error.value.__notes__
-    assert "uint8 of shape (n, 3, height, width)" in note
+    assert "uint8 tensors of shape (n, 3, height, width)" in note
     assert "wrap it in fidtool.Network" in note
 
 
@@ -221,6 +246,48 @@ def test_parts_have_the_step_of_the_whole_set(here: Run, sets: tuple[str, str]) 
     make_pictures(Path(sets[0]), 40, 0, sides=(20, 32))
     grown = here("stats", sets[0], "-o", "grown.npz", "--since", "whole.npz", *large)
     assert grown.status == 0, grown.stderr
+
+
+def test_another_step_is_comparable_with_a_baseline(here: Run, sets: tuple[str, str]) -> None:
+    for seed, folder in enumerate(sets):
+        make_pictures(Path(folder), 200, seed, sides=(8, 12))
+    means = ("--extractor", f"{SCALED}:means", "--uncertainty", "--history", "h.jsonl")
+    first = here("compute", *sets, *means, "--feature-step", 16)
+    assert first.status == 0, first.stderr
+    second = here("compute", *sets, *means, "--fail-worse-than", "h.jsonl", "--feature-step", 15)
+    assert second.status == 0, second.stderr
+
+
+def test_small_distances_of_classes_have_digits(here: Run, tmp_path: Path) -> None:
+    for seed, side in enumerate(("real", "fake")):
+        for name in ("ant", "bee"):
+            make_pictures(tmp_path / side / name, 16, seed, sides=(20, 32))
+    small = ("--extractor", f"{SCALED}:small", "--per-class", "--report", "page.html")
+    shown = here("compute", "real", "fake", *small)
+    assert shown.status == 0, shown.stderr
+    assert re.search(r"FD \(small\) per class: mean \S+e-\d+ of 2, worst \S+e-\d+", shown.stdout)
+    assert "0.0000" not in shown.stdout
+    assert not re.search(r"\b0\.0000\b", Path("page.html").read_text())
+
+
+def test_statistics_of_a_named_network_ask_for_it(here: Run, sets: tuple[str, str]) -> None:
+    statistics = fidtool.compute_statistics(sets[0], extractor=Means(), cache=False)
+    fidtool.write_statistics("means.npz", statistics)
+    refused = here("compute", "means.npz", sets[1])
+    assert refused.status == 2
+    assert "a custom network with the name Means: pass this network with --extractor" in (
+        refused.error
+    )
+
+
+def test_metrics_for_training_know_the_name_of_a_network() -> None:
+    metric = FrechetInceptionDistance(f"{SCALED}:means")
+    for real in (True, False):
+        images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+        metric.update(images, real=real)
+    metric.compute()
+    assert metric.result is not None
+    assert [*metric.result.values] == ["fd_means"]
 
 
 @needs_weights

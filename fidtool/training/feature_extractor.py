@@ -255,10 +255,11 @@ def choose_network(
 
 
 def features_of_network(choice: NetworkChoice, network: str) -> FeatureSource:
-    """Return the features of a network, whose definition has the name ``network``. Its values are
-    named after them.
+    """Return the features of a network, after which values are called in results. A factory's can
+    have a name of its own, ``network``.
     """
-    name = choice.extractor if choice.made(network) else network
+    has_own_name = choice.runs_code and not choice.made(network)
+    name = network if has_own_name else choice.extractor
     return FeatureSource.from_network(name, choice.dims or max(INCEPTION_DIMS))
 
 

@@ -339,7 +339,7 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     assert "several networks, model.* and ema.*: save one of them alone" in several
     state["fc.weight"] = torch.zeros(5, 2048)
     torch.save(state, "five.pth")
-    five = here(*run, "--extractor", "inception@weights=five.pth", "--json")
+    five = here(*run, "--num", 2, "--extractor", "inception@weights=five.pth", "--json")
     assert any("differ from torchvision's" in note for note in five.json["run"]["notes"])
     assert not any("torchvision's" in note for note in found.json["run"]["notes"])
     del state[name]

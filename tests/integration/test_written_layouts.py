@@ -112,16 +112,12 @@ def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> No
 
     shutil.copytree(place / "real", tmp_path / "real")
     (tmp_path / "real" / "00000.png").write_bytes(b"broken")
-    skipping = ("--on-error", "skip", "--max-skip", 0.5)
-    assert here("stats", "real", "-o", "five.npz", "--layout", "adm", *skipping).status == 0
-    assert len(arrays_of(tmp_path / "five.npz")["arr_0"]) == 5
     with tarfile.open(tmp_path / "real.tar.gz", "w:gz") as archive:
-        archive.add(place / "real", "real")
-    assert (
-        here("stats", "real.tar.gz", "-o", "tar.npz", "--layout", "adm", "--crop", "adm:8").status
-        == 0
-    )
-    assert arrays_of(tmp_path / "tar.npz")["arr_0"].shape == (COUNT, 8, 8, 3)
+        archive.add("real")
+    settings = ("--crop", "adm:8", "--on-error", "skip", "--max-skip", 0.5)
+    five = here("stats", "real.tar.gz", "-o", "five.npz", "--layout", "adm", *settings)
+    assert five.status == 0, five.stderr
+    assert arrays_of(tmp_path / "five.npz")["arr_0"].shape == (COUNT - 1, 8, 8, 3)
 
 
 @pytest.mark.parametrize(

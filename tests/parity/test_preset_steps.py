@@ -7,6 +7,7 @@ features, which the whole preparation passes through; those of all 2048 are comp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +36,8 @@ pytestmark = [
     pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images"),
 ]
 Bytes = NDArray[np.uint8]
-COUNTS = [8, pytest.param(200, marks=pytest.mark.slow)]
-"""Numbers of photos."""
+COUNT = int(os.environ.get("PRESET_PHOTOS", "8"))
+"""Number of photos. With 200, a test takes a minute."""
 
 
 @pytest.fixture
@@ -256,10 +257,9 @@ def compute(here: Run, name: str, *options: object) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers(name: str, count: int, here: Run, tmp_path: Path, weights: Path) -> None:
-    steps = TOKENIZERS[name](place_photos(tmp_path / "real", count), weights)
+def test_tokenizers(name: str, here: Run, tmp_path: Path, weights: Path) -> None:
+    steps = TOKENIZERS[name](place_photos(tmp_path / "real", COUNT), weights)
     save_all(tmp_path / "fake", steps.reconstructions)
     metrics = ",".join(("fid", *steps.values))
     found = compute(here, name, "--metrics", metrics).metrics
@@ -330,16 +330,15 @@ def generate(folder: Path, photos: Sequence[Image.Image], side: int) -> list[Ima
 WORDS = ("a rose", "two white flowers in the sun", "many " * 30, "a daisy by a wall of red bricks")
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_gigagan(count: int, here: Run, tmp_path: Path, weights: Path) -> None:
+def test_gigagan(here: Run, tmp_path: Path, weights: Path) -> None:
     pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
     import open_clip
 
     from support.captioned import CONFIG, KEY, NAME, configs_restored, save_weights
 
-    photos = place_photos(tmp_path / "real", count)
+    photos = place_photos(tmp_path / "real", COUNT)
     images = generate(tmp_path / "fake", photos, 384)
-    captions = [f"{WORDS[number % len(WORDS)]} {number}" for number in range(count)]
+    captions = [f"{WORDS[number % len(WORDS)]} {number}" for number in range(COUNT)]
     (tmp_path / "captions.txt").write_text("\n".join(captions) + "\n")
     small = [square(image).resize((256, 256), Image.Resampling.LANCZOS) for image in images]
     with configs_restored():
@@ -384,9 +383,8 @@ def test_gigagan(count: int, here: Run, tmp_path: Path, weights: Path) -> None:
     assert found.metrics["fid_64"] == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_t2ibenchmark(count: int, here: Run, tmp_path: Path, weights: Path) -> None:
-    photos = place_photos(tmp_path / "real", count)
+def test_t2ibenchmark(here: Run, tmp_path: Path, weights: Path) -> None:
+    photos = place_photos(tmp_path / "real", COUNT)
     images = generate(tmp_path / "fake", photos, 384)
 
     def prepare(image: Bytes) -> Tensor:

@@ -220,27 +220,27 @@ def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[ob
 
 
 def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
-    """Each value in turn, some of `EDITS` each: no command fails otherwise, and a page can be made
+    """Each value in turn, one of `EDITS` each: no command fails otherwise, and a page can be made
     of some.
     """
     content = everything()
-    good, accepted, edits = Evaluation.from_dict(content), 0, itertools.cycle(EDITS)
-    for place in places_in(content):
-        for edit in itertools.islice(edits, 2):
-            edited = json.loads(json.dumps(content)) if len(place) > 1 else dict(content)
-            *above, last = place
-            parent = functools.reduce(operator.getitem, above, edited)
-            if edit is ...:
-                del parent[last]
-            else:
-                parent[last] = edit
-            with contextlib.suppress(InputError):
-                assert [each.line for each in verify(edited, "adm")]
-            with contextlib.suppress(InputError):
-                assert [*use(edited, good, tmp_path / "h.jsonl")]
-                accepted += 1
-                if accepted % 50 == 0:
-                    assert html_report(Evaluation.from_dict(edited))
+    good = Evaluation.from_dict(content)
+    accepted = 0
+    for place, edit in zip(places_in(content), itertools.cycle(EDITS), strict=False):
+        edited = json.loads(json.dumps(content)) if len(place) > 1 else dict(content)
+        *above, last = place
+        parent = functools.reduce(operator.getitem, above, edited)
+        if edit is ...:
+            del parent[last]
+        else:
+            parent[last] = edit
+        with contextlib.suppress(InputError):
+            assert [each.line for each in verify(edited, "adm")]
+        with contextlib.suppress(InputError):
+            assert [*use(edited, good, tmp_path / "h.jsonl")]
+            accepted += 1
+            if accepted % 50 == 0:
+                assert html_report(Evaluation.from_dict(edited))
     assert accepted > 50
 
 

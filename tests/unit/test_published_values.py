@@ -64,7 +64,9 @@ def test_the_list(here: Run) -> None:
     assert headings.split() == ["reference", "protocol", "values", "lowest", "highest"]
     listed = dict.fromkeys(value.reference for value in VALUES)
     assert [row.split()[0] for row in rows][: len(listed)] == [*listed]
-    assert f"Sources on GitHub, last read on {max(value.read for value in VALUES)}: " in " ".join(rows)
+    assert f"Sources on GitHub, last read on {max(value.read for value in VALUES)}: " in " ".join(
+        rows
+    )
 
 
 def test_the_values_of_a_reference(here: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -110,13 +111,18 @@ def from_json_fields(
     Raises:
         KeyError, TypeError, ValueError: see `from_json_value`.
     """
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _read_type_hints(kind)
     names = [field.name for field in fields(kind) if field.metadata != NOT_IN_JSON]
     return {
         name: from_json_value(hints[name], content[name])
         for name in names
         if complete or name in content
     }
+
+
+@functools.cache  # evaluating the hints takes longer than reading the fields
+def _read_type_hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _check_number(value: Any, kind: Any, least: float, most: float) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from fidtool.errors import InputError
 from fidtool.names import find_similar, fold, unknown_name_error
@@ -80,24 +79,15 @@ TRAINING, VALIDATION = "training", "validation"
 # Numbers of ImageNet's training images and classes.
 _IMAGENET = 1_281_167
 _CLASSES = 1000
-
-
-class Split(NamedTuple):
-    """A split of a data set; ``is_unique`` if other data sets hardly ever have as many images."""
-
-    data_set: str
-    name: str
-    is_unique: bool = True
-
-
 SPLITS = {
-    _IMAGENET: Split("ImageNet", TRAINING),
-    # The training set of CIFAR-10 has as many.
-    50_000: Split("ImageNet", VALIDATION, is_unique=False),
-    82_783: Split("COCO 2014", TRAINING),
-    40_504: Split("COCO 2014", VALIDATION),
+    _IMAGENET: ("ImageNet", TRAINING),
+    50_000: ("ImageNet", VALIDATION),
+    82_783: ("COCO 2014", TRAINING),
+    40_504: ("COCO 2014", VALIDATION),
 }
-"""Splits by their numbers of images."""
+"""Data sets and splits by their numbers of images, which no other split of these has. Another data
+set can have as many.
+"""
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"

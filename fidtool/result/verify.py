@@ -286,22 +286,25 @@ class _Requirements:
                 met = self.published.project == self.preset.prefix
         elif self.real.origin:
             found += f", a file of {self.real.origin}"
-        named = self.published or find_reference_by_file(self.real.name)
-        # A sample of one split can have as many images as another split.
-        count = self.real.count if self.real.found is None else self.real.found
-        if named is not None:
-            if self._is_wrong_split(named.split):
-                met = False
-                found += f", statistics of the {named.split} set"
-        elif count in SPLITS and self._is_wrong_split(SPLITS[count].name):
-            split = SPLITS[count]
-            if split.is_unique:
-                met = False
-            found += f", with as many images as {split.data_set}'s {split.name} set"
+        split, reason = self._find_split()
+        if split and self.preset.split not in ("", split):
+            met = False
+            found += f", {reason}"
         self._add("reference", met, found, self.preset.reference)
 
-    def _is_wrong_split(self, split: str) -> bool:
-        return bool(split) and self.preset.split not in ("", split)
+    def _find_split(self) -> tuple[str, str]:
+        """Return the split of its data set that REAL is, and the reason; both empty if it is not
+        known.
+        """
+        named = self.published or find_reference_by_file(self.real.name)
+        if named is not None:
+            return named.split, f"statistics of the {named.split} set"
+        # A sample of one split can have as many images as another split.
+        count = self.real.count if self.real.found is None else self.real.found
+        if count in SPLITS:
+            data, split = SPLITS[count]
+            return split, f"with as many images as {data}'s {split} set"
+        return "", ""
 
     def _crop(self) -> None:
         name = "crop of REAL"

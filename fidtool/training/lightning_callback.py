@@ -20,14 +20,15 @@ from fidtool.api import compute_statistics
 from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import InputError, short_repr, summarize_error, warn_program
 from fidtool.features.network import Network
-from fidtool.features.protocol import INCEPTION_DIMS, ProtocolName
+from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.kid import KID
+from fidtool.result.values import FeatureSource
 from fidtool.settings.settings import StatisticsSettings
 from fidtool.sources.memory import eval_mode
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.torch_internals import find_averaging_callback, swap_weights
-from fidtool.training.feature_extractor import PathLike, choose_network
+from fidtool.training.feature_extractor import PathLike, choose_network, features_of_network
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
 from fidtool.validation import Setting
@@ -178,9 +179,9 @@ class FIDCallback(Base):
     @property
     def fid(self) -> float | None:
         """The last FID; None if there is none, or the features are not Inception's 2048."""
-        network = self._network
-        is_fid = network.extractor == "inception" and network.dims in (None, max(INCEPTION_DIMS))
-        return self.frechet_distance if is_fid else None
+        if features_of_network(self._network, self._network.extractor) != FeatureSource():
+            return None
+        return self.frechet_distance
 
     # Lightning's hooks.
 

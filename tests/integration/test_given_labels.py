@@ -457,9 +457,8 @@ def test_frames_have_the_label_of_their_image(environment: dict[str, str], tmp_p
     )
     (result,) = evaluation.results
     assert result.classes is not None
-    assert sorted(part.fake for part in result.classes.classes) == sorted(
-        2 * COUNTS[k] for k in range(3)
-    )
+    frames = [part.fake for part in result.classes.classes]
+    assert sorted(frames) == sorted(2 * count for count in COUNTS)
 
 
 def test_labels_of_the_heldout_set_are_not_read(environment: dict[str, str], place: Path) -> None:

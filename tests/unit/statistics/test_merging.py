@@ -136,9 +136,9 @@ def test_random_partitions(partition: tuple[list[int], Any, set[int]]) -> None:
 
 @pytest.mark.slow
 @given(PARTITIONS)
-@settings(max_examples=1_000)
-def test_a_thousand_random_partitions(partition: tuple[list[int], Any, set[int]]) -> None:
-    """A quarter of a minute."""
+@settings(max_examples=2_000)
+def test_two_thousand_random_partitions(partition: tuple[list[int], Any, set[int]]) -> None:
+    """Half a minute."""
     check_partition(*partition)
 
 

@@ -49,7 +49,7 @@ _PAGES = files("fidtool") / "guide"
 # The topics of the guide and their descriptions, from its index.
 _TOPICS = dict(
     re.findall(
-        r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE
+        r"^- \[([\w-]+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE
     )
 )
 _names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)

@@ -40,8 +40,8 @@ from support.source_forms import (
     write_zip,
 )
 
-HERE = {page: text for page, text in PAGES.items() if page.stem != "jobs"}
-"""The pages whose commands run in one folder; test_jobs.py runs those of the other one."""
+HERE = {page: text for page, text in PAGES.items() if page.stem != "parts"}
+"""The pages whose commands run in one folder; test_parts.py runs those of the other one."""
 PROGRAMS = [program for text in HERE.values() for program in programs(text)]
 """Name and content of each Python block."""
 FILES = {name: content for name, content in PROGRAMS if name}

@@ -100,9 +100,10 @@ def test_a_run_passes_the_functions_of_a_way_in_order(
         )
 
 
-def test_names_on_the_page_exist() -> None:
+@pytest.mark.parametrize("page", ["design", "contributing"])
+def test_names_on_the_page_exist(page: str) -> None:
     """A name in backticks is that of a file, a folder, or something in the code or its tests."""
-    words = re.findall(r"`([^`\n]+)`", PAGE.read_text("utf-8"))
+    words = re.findall(r"`([^`\n]+)`", (GUIDE / f"{page}.md").read_text("utf-8"))
     roots = [ROOT / "fidtool", ROOT / "tests"]
     folders = [ROOT, *roots, *(folder for root in roots for folder in root.rglob("*/"))]
     sources = [file for root in roots for file in root.rglob("*.py")]

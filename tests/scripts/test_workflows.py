@@ -34,7 +34,7 @@ def test_actions_are_pinned_to_a_commit(file: Path) -> None:
 
 
 def test_the_recipe_for_the_oldest_versions_is_the_guides() -> None:
-    page = (ROOT / "fidtool" / "guide" / "design.md").read_text("utf-8")
+    page = (ROOT / "fidtool" / "guide" / "contributing.md").read_text("utf-8")
     recipe = re.search(r"```text\n(pip install uv\n.*?)```", page, re.DOTALL)
     assert recipe
     run = commands(FOLDER / "workflows" / "ci.yml")

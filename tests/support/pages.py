@@ -9,7 +9,7 @@ from support.places import ROOT
 
 GUIDE = ROOT / "fidtool" / "guide"
 INDEX = GUIDE / "index.md"
-TOPICS = sorted(path for path in GUIDE.glob("*.md") if path != INDEX)
+TOPICS = sorted(path for path in GUIDE.rglob("*.md") if path != INDEX)
 PAGES = {path: path.read_text("utf-8") for path in (ROOT / "README.md", INDEX, *TOPICS)}
 """The text of each page."""
 

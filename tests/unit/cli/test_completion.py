@@ -35,7 +35,7 @@ COMPLETED = {
     "fidtool published adm:imagenet25": ["plain,adm:imagenet256"],
     "fidtool refs --download adm:imagenet25": ["plain,adm:imagenet256"],
     "fidtool verify fid.json --preset cl": ["plain,clean-fid"],
-    "fidtool guide pa": ["plain,papers", "plain,parity"],
+    "fidtool guide pa": ["plain,papers", "plain,parts"],
     "fidtool stats --layout a": ["plain,adm"],
     "fidtool check --against re": ["file,re"],
     "fidtool verify fi": ["file,fi"],

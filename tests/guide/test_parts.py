@@ -1,4 +1,4 @@
-"""The recipes of the guide's page about arrays of jobs: each runs, and gives the bits of a single
+"""The recipes of the guide's page about parts: each runs, and gives the bits of a single
 run.
 """
 
@@ -24,7 +24,7 @@ from support.places import ROOT, SUPPORT
 from support.processes import PATIENCE, clean_environment, free_port, wait_until
 from support.ranks import RankServer
 
-PAGE = PAGES[GUIDE / "jobs.md"]
+PAGE = PAGES[GUIDE / "parts.md"]
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 RECIPES = [name for name, text in SECTIONS.items() if commands(text) and name != "accelerate"]
 PACKAGES = {"Ray": "ray", "Dask": "distributed", "submitit": "submitit", "Kubernetes": "yaml"}
@@ -251,8 +251,8 @@ def test_plan_follows_from_its_constants() -> None:
             assert written == f"{value:.{decimals}f}", name
 
 
-def test_measured_constants_of_the_plan_are_those_of_the_page_about_speed() -> None:
-    shown = " ".join(PAGES[GUIDE / "speed.md"].split())
+def test_measured_constants_of_the_plan_are_those_of_the_benchmarks() -> None:
+    shown = " ".join(PAGES[GUIDE / "benchmarks.md"].split())
     for found in (
         "reached 1,418 images/s",
         "27 µs and 665 bytes per image",

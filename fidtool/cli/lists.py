@@ -1,17 +1,14 @@
-"""Commands that list what there is: metrics, presets, protocols, the guide, weights, references
-and published values.
+"""Commands that list what there is: metrics, presets, protocols, weights, references and
+published values.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import click
@@ -22,7 +19,6 @@ from fidtool.cli.output import (
     align_columns,
     format_flag,
     format_labelled,
-    is_terminal,
     note,
     paragraph,
     render_message,
@@ -37,7 +33,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, find_metric
-from fidtool.names import fold, format_count, unknown_name_error
+from fidtool.names import fold, format_count
 from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, find_reference
 from fidtool.references.files import PublishedFile, fetch, folder, published_files
 from fidtool.references.published import PublishedValue, published_values
@@ -45,13 +41,6 @@ from fidtool.settings.presets import PRESETS, Preset, find_preset
 from fidtool.system.download import megabytes
 from fidtool.validation import find_settings
 
-_PAGES = files("fidtool") / "guide"
-# The topics of the guide and their descriptions, from its index.
-_TOPICS = dict(
-    re.findall(
-        r"^- \[([\w-]+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE
-    )
-)
 _names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 
 
@@ -156,34 +145,6 @@ def protocols() -> Iterator[str]:
         yield format_labelled("equals", protocol.equals, 9)
         yield format_labelled("used by", protocol.used_by, 9)
     click.echo("\nMore: fidtool guide protocols", err=True)
-
-
-@click.command(cls=LocalRankZeroCommand)
-@click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=make_completer(_TOPICS))
-def guide(words: tuple[str, ...]) -> Iterator[str]:
-    """List the topics of the guide, or show TOPIC.
-
-    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else
-    less).
-    """
-    topic = "-".join(words)
-    if topic in ("", "index"):
-        yield from align_columns([*_TOPICS.items()])
-        click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
-        return
-    name = topic.lower().removesuffix(".md")
-    if name not in _TOPICS:
-        begun = [known for known in _TOPICS if known.startswith(name)]
-        if len(begun) != 1:
-            raise unknown_name_error("topic", topic, _TOPICS, close=begun or None)
-        name = begun[0]
-    text = (_PAGES / f"{name}.md").read_text("utf-8").rstrip()
-    if is_terminal():
-        # As git does: a page that fits the screen needs no key.
-        os.environ.setdefault("LESS", "FRX")
-        click.echo_via_pager(text)
-    else:
-        yield text
 
 
 @click.command(cls=LocalRankZeroCommand)

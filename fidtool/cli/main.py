@@ -39,7 +39,7 @@ _COMMANDS = {
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "diff": "Show what changed from one result to another.",
-    "guide": "Show the guide: its topics, or one of them.",
+    "guide": "Show the guide: its topics, a page, or where a word occurs.",
     "history": "Show the results of several days, by set and date.",
     "merge": "Merge the statistics of the parts of a set.",
     "metrics": "List the metrics and their settings.",
@@ -53,7 +53,7 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-_LISTS = ("guide", "metrics", "presets", "protocols", "published", "refs", "weights")
+_LISTS = ("metrics", "presets", "protocols", "published", "refs", "weights")
 _RESULTS = ("diff", "history", "report", "table", "verify")
 _MODULES = {
     **dict.fromkeys(_LISTS, "lists"),
@@ -70,10 +70,28 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and command.name is not None:
-            file = _MODULES.get(command.name, command.name)
-            module = importlib.import_module(f"fidtool.cli.{file}")
-            command = getattr(module, command.name)
+            command = _load_command(command.name)
         return name, command, rest
+
+
+def _load_command(name: str) -> click.Command:
+    file = _MODULES.get(name, name)
+    module = importlib.import_module(f"fidtool.cli.{file}")
+    command: click.Command = getattr(module, name)
+    return command
+
+
+def _show_all_help(context: click.Context, parameter: click.Parameter, typed: bool) -> None:
+    """Print the help of ``fidtool``, and then that of each command with all options, and exit."""
+    if not typed or context.resilient_parsing:
+        return
+    texts = [context.get_help()]
+    context.meta[str(parameter.name)] = True  # as `--help-all` of a command sets it
+    for name in _COMMANDS:
+        with click.Context(_load_command(name), context, info_name=name) as inner:
+            texts.append(inner.get_help())
+    click.echo("\n\n\n".join(texts), color=context.color)
+    context.exit()
 
 
 @click.group(
@@ -84,6 +102,14 @@ class _Commands(click.Group):
     subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.version_option(__version__, prog_name="fidtool")
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_help,
+    help="Show the help of all commands, with all options, and exit.",
+)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Fréchet Inception Distance (FID) and other metrics of generated images.

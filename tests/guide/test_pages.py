@@ -1,12 +1,8 @@
-"""The form of the guide's pages, their links, and ``fidtool guide``, which shows them."""
+"""The form of the guide's pages, and their links."""
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +10,6 @@ import pytest
 
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN
-from support.command_line import Run
 from support.pages import GUIDE, INDEX, PAGES, TOPICS, blocks, fault_of, links
 from support.places import ROOT
 
@@ -106,29 +101,3 @@ def test_index_links_every_topic() -> None:
     assert sorted({path for path in listed if path.endswith(".md")}) == [
         f"{name}.md" for name in NAMES
     ]
-
-
-@pytest.mark.parametrize("typed", ["caching.md", "cach"])
-def test_command_shows_a_topic(here: Run, typed: str) -> None:
-    done = here("guide", typed)
-    assert done.status == 0
-    assert done.stdout.rstrip("\n") == (GUIDE / "caching.md").read_text("utf-8").rstrip("\n")
-
-
-def test_unknown_topic(here: Run) -> None:
-    done = here("guide", "cacheing")
-    assert done.status == 2
-    assert "did you mean caching? " in done.error
-    assert all(name in done.error for name in NAMES)
-    assert sorted(line.split()[0] for line in here("guide").stdout.splitlines()) == NAMES
-
-
-def test_pager_on_a_terminal() -> None:
-    main, terminal = pty.openpty()
-    program = [sys.executable, "-m", "fidtool", "guide", "caching"]
-    env = {**os.environ, "PAGER": "head -n 1", "TERM": "xterm"}
-    with subprocess.Popen(program, stdin=terminal, stdout=terminal, env=env) as process:
-        assert process.wait() == 0
-        assert os.read(main, 4096) == b"# Caching\r\n"
-    os.close(main)
-    os.close(terminal)

@@ -69,7 +69,6 @@ HINTS = {
     "check s.npz mine.py real fake": "(mine.py real fake): pass a folder, or quote the wildcard "
     "(see",
     "--verison": "--version",
-    "--help-all": "No such option '--help-all'; did you mean --help?",
     "cache --clean": "--clear",
     "compute real fake --timeout x": "not a valid float",
     "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean "

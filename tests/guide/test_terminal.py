@@ -1,0 +1,132 @@
+"""``fidtool guide`` shows pages, sections and the sections with given words as plain text."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fidtool.cli.guide import TOPICS, read_sections, render
+from support.command_line import Run
+from support.pages import GUIDE, INDEX, PAGES, anchors, blocks, links, prose
+from support.pages import TOPICS as FILES
+
+NAMES = [file.stem for file in FILES]
+
+
+def test_every_page_is_a_topic() -> None:
+    assert sorted(TOPICS) == sorted(NAMES)
+    assert len(set(NAMES)) == len(NAMES), "a name in brackets must mean one page"
+    assert {GUIDE / file for file in TOPICS.values()} == {*FILES}
+
+
+def test_list_has_the_headings_of_the_index(here: Run) -> None:
+    lines = here("guide").stdout.splitlines()
+    headings = re.findall("^## (.+)$", PAGES[INDEX], re.MULTILINE)
+    assert [line for line in lines if line and not line.startswith(" ")] == headings
+    assert sorted(line.split()[0] for line in lines if line.startswith(" ")) == sorted(NAMES)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("typed", ["caching.md", "cach", "Caching"])
+def test_page(here: Run, typed: str) -> None:
+    done = here("guide", typed)
+    assert done.status == 0
+    text = (GUIDE / "caching.md").read_text("utf-8")
+    assert done.stdout.rstrip("\n") == render("caching", text).rstrip("\n")
+    assert done.stdout.startswith("# Caching\n")
+
+
+@pytest.mark.parametrize("page", TOPICS)
+def test_rendered_page_has_no_links_of_markdown(page: str) -> None:
+    """Each link names what ``fidtool guide`` takes; code is as it was."""
+    text = (GUIDE / TOPICS[page]).read_text("utf-8")
+    shown = render(page, text)
+    assert not re.search(r"\]\(|<!--", re.sub("`[^`]*`", "", prose(shown)))
+    assert blocks(shown) == blocks(text)
+    for path, anchor in links(text):
+        if path.endswith(".png") or path.endswith(".json"):
+            continue
+        target = Path(path).stem if path else page
+        place = f"{target}#{anchor}" if anchor else target
+        assert f"[{place}]" in shown
+        assert place in {section.name for section in read_sections(target)}
+
+
+@pytest.mark.parametrize("page", TOPICS)
+def test_sections_are_those_of_github(page: str) -> None:
+    """Together they are the page."""
+    text = (GUIDE / TOPICS[page]).read_text("utf-8")
+    sections = read_sections(page)
+    assert {section.anchor for section in sections} == anchors(text)
+    joined = "\n\n".join(section.text for section in sections)
+    assert re.sub(r"\n+", "\n", joined) == re.sub(r"\n+", "\n", text.rstrip())
+
+
+@pytest.mark.parametrize("typed", [["sources#crops"], ["crops"], ["Crops"]])
+def test_section(here: Run, typed: list[str]) -> None:
+    """By page and heading, or by the heading alone if only one page has it."""
+    done = here("guide", *typed)
+    assert done.stdout.startswith("## Crops\n")
+    assert len(re.findall("^## ", done.stdout, re.MULTILINE)) == 1
+
+
+def test_section_with_those_below_it(here: Run) -> None:
+    shown = here("guide", "python#images-and-statistics").stdout
+    headings = re.findall("^#+ .+$", shown, re.MULTILINE)
+    assert headings[0] == "## Images and statistics"
+    assert len(headings) > 1
+    assert all(heading.startswith("### ") for heading in headings[1:])
+
+
+def test_search(here: Run) -> None:
+    """Headings come first, and every listed section has all of the words."""
+    lines = here("guide", "SLURM").stdout.splitlines()
+    assert {"distributed#slurm", "parts#slurm"} <= {line.split()[0] for line in lines[:4]}
+    lines = here("guide", "slurm", "sbatch").stdout.splitlines()
+    assert lines
+    for line in lines:
+        page, _, anchor = line.split()[0].partition("#")
+        (text,) = [one.text for one in read_sections(page) if anchor in ("", one.anchor)][:1]
+        assert re.search("slurm", text, re.IGNORECASE)
+        assert re.search("sbatch", text)
+
+
+def test_search_for_an_option(here: Run) -> None:
+    shown = here("guide", "--value-range").stdout
+    assert "sources#values-of-arrays" in shown
+
+
+def test_long_list_is_cut(here: Run) -> None:
+    lines = here("guide", "image").stdout.splitlines()
+    assert len(lines) == 21
+    assert re.fullmatch(r"and \d+ more sections: add a word to narrow the search", lines[-1])
+
+
+def test_unknown_topic(here: Run) -> None:
+    done = here("guide", "cacheing")
+    assert done.status == 2
+    assert "did you mean caching" in done.error
+    assert "`fidtool guide` lists" in done.error
+    done = here("guide", "custom")
+    assert done.status == 2
+    assert "did you mean custom-networks, custom-metrics?" in done.error
+    done = here("guide", "sources#crop")
+    assert done.status == 2
+    assert "unknown section of sources 'crop'; did you mean crops?" in done.error
+
+
+def test_pager_on_a_terminal() -> None:
+    main, terminal = pty.openpty()
+    program = [sys.executable, "-m", "fidtool", "guide", "caching"]
+    env = {**os.environ, "PAGER": "head -n 1", "TERM": "xterm"}
+    with subprocess.Popen(program, stdin=terminal, stdout=terminal, env=env) as process:
+        assert process.wait() == 0
+        assert os.read(main, 4096) == b"# Caching\r\n"
+    os.close(main)
+    os.close(terminal)

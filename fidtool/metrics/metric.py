@@ -252,7 +252,8 @@ class Metric(Validated):
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance of mean and covariance, which needs many images:
             too few cause a warning. In training, only such metrics get mean and covariance.
-        by_name: it is only computed if it is requested by name, not by ``all``.
+        by_name: why ``all`` does not select it, so that it is only computed if it is requested by
+            name; empty if ``all`` does.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a
             `Definition` names it.
@@ -270,7 +271,7 @@ class Metric(Validated):
     classifier: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
-    by_name: ClassVar[bool] = False
+    by_name: ClassVar[str] = ""
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
 

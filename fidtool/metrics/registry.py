@@ -97,6 +97,21 @@ class RequestedMetric(NamedTuple):
         return f"{titles} ({self.network_name})" if self.network_name else titles
 
 
+def metrics_all_omits(requested: Sequence[RequestedMetric]) -> list[RequestedMetric]:
+    """Return the built-in metrics that ``all`` does not select, unless they were requested by name;
+    an empty list without ``all``.
+    """
+    selects = option("metrics", ALL)
+    if all(metric.optional != selects for metric in requested):
+        return []
+    names = {metric.metric.name for metric in requested}
+    return [
+        RequestedMetric(kind(), name, optional=selects)
+        for name, kind in BUILT_IN.items()
+        if kind.by_name and name not in names
+    ]
+
+
 def find_metric(spec: str) -> RequestedMetric:
     """Return a metric with default settings. The code of a custom one is run."""
     for name, kind in NAMES.items():

@@ -406,8 +406,11 @@ class Evaluation:
 
     @property
     def not_computed_lines(self) -> list[str]:
-        """One line per metric that could not be computed: its values and the reason."""
-        return [f"{missing.title}: not computed: {missing.reason}" for missing in self.not_computed]
+        """One line per reason why metrics could not be computed: their values and the reason."""
+        titles: dict[str, list[str]] = {}
+        for missing in self.not_computed:
+            titles.setdefault(missing.reason, []).append(missing.title)
+        return [f"{', '.join(names)}: not computed: {reason}" for reason, names in titles.items()]
 
     @property
     def definition(self) -> Definition | None:

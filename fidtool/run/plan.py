@@ -17,7 +17,7 @@ from fidtool.features.protocol import (
     inception_definition,
 )
 from fidtool.metrics.metric import Metric, MetricFacts
-from fidtool.metrics.registry import RequestedMetric
+from fidtool.metrics.registry import RequestedMetric, metrics_all_omits
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
 from fidtool.result.values import Value, find_distance, list_values
@@ -98,6 +98,11 @@ def select_computable(opening: OpenedInputs, console: Console) -> OpenedInputs:
         find_omissions(chosen, settings, opening.sets[0], fake)
     for line in left_out.values():  # an evaluation has them, a file does not
         console.say(line, is_result=not opening.evaluates, warns=True)
+    omitted = [*left_out]
+    if opening.evaluates:  # their values are of a comparison, and in no statistics
+        for requested in metrics_all_omits(opening.settings.selected_metrics):
+            name, title = requested.name, requested.title
+            omitted.append(NotComputed(name, title, requested.metric.by_name, requested=False))
     decided = {
         set_plan: replace(set_plan, needs=set_needs(settings, *set_plan.roles))
         for set_plan in opening.contents
@@ -108,7 +113,7 @@ def select_computable(opening: OpenedInputs, console: Console) -> OpenedInputs:
         contents={decided[set_plan]: content for set_plan, content in opening.contents.items()},
         settings=settings,
         notes=(*opening.notes, *left_out.values()),
-        left_out=tuple(left_out),
+        left_out=tuple(omitted),
     )
 
 

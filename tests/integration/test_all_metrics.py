@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fidtool
+from fidtool.metrics.registry import BUILT_IN
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import SCRIPTS, TINY
@@ -15,6 +16,8 @@ from support.small_sets import make_sets
 SLICED = f"{SCRIPTS / 'examples' / 'sliced.py'}:Sliced"
 OF_TINY = ["fid", "kid", "prdc", "mind", "mifid", "vendi", "authpct"]
 """The metrics that are available for a network other than Inception, without weights for CMMD."""
+BY_NAME = [name for name, kind in BUILT_IN.items() if kind.by_name]
+"""Metrics that `all` never selects."""
 
 
 @pytest.fixture
@@ -51,13 +54,32 @@ def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> N
         assert reason in note
         assert found.stderr.splitlines().count(note) == 1
     reasons = found.not_computed
-    assert [f"--metrics all omits '{name}': {reason}" for name, reason in reasons.items()] == notes
-    lines = [f"{title}: not computed: " for title in ("IS", "sFID", "FID-infinity", "CMMD")]
-    lines = [line + reason for line, reason in zip(lines, reasons.values(), strict=True)]
+    omitted = [f"--metrics all omits '{name}': {reason}" for name, reason in reasons.items()]
+    assert omitted[:4] == notes
+    assert list(reasons)[4:] == BY_NAME
+    titles = ("IS", "sFID", "FID-infinity", "CMMD", "FDr", "PSNR, SSIM, MS-SSIM, LPIPS")
+    lines = [f"{title}: not computed: " for title in (*titles, "CLIP score")]
+    stated = dict.fromkeys(reasons.values())  # each reason once
+    lines = [line + reason for line, reason in zip(lines, stated, strict=True)]
     for form in ("lines", "table"):
         quiet = here(*run[:-1], "--format", form, "--quiet")
         assert [line for line in quiet.stdout.splitlines() if "not computed" in line] == lines
         assert "omits" not in quiet.stderr, "it is in the result"
+
+
+def test_metrics_that_all_never_selects_are_named_with_the_reason(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
+    """Also for sets whose images have the same names; a metric that is named is computed."""
+    run = ("compute", sets[0], sets[0], "--extractor", TINY, "--json", "--metrics")
+    found = here(*run, "all,psnr")
+    assert "psnr" in found.metrics
+    assert [name for name in found.not_computed if name in BY_NAME] == [
+        name for name in BY_NAME if name != "psnr"
+    ]
+    assert found.status == 0
+    assert "--captions" in found.not_computed["clip-score"]
+    assert not here(*run, "fid,kid").not_computed
 
 
 def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
@@ -164,6 +186,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
         "sfid",
         "fid-infinity",
         "cmmd",
+        *BY_NAME,
     }
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)

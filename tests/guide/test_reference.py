@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fidtool.errors import EXIT_STATUSES
 from fidtool.system.variables import VARIABLES
+from support.inside import COMMANDS
 from support.markdown import made, replace_made
 from support.pages import GUIDE, PAGES, TOPICS, prose
 from support.places import ROOT
@@ -48,6 +50,11 @@ def test_commands_with_json() -> None:
     """Each has a section of its keys, under its name."""
     named = re.findall(r"^`fidtool (\w+) --json`", PAGES[GUIDE / "json.md"], re.MULTILINE)
     assert commands_with("--json") == sorted(named)
+
+
+def test_help_states_the_exit_statuses() -> None:
+    _, _, stated = str(COMMANDS["compute"].help).partition("Exit status:")
+    assert [int(number) for number in re.findall(r"\d+", stated)] == [*EXIT_STATUSES]
 
 
 def test_environment(pytestconfig: pytest.Config) -> None:

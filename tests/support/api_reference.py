@@ -6,13 +6,14 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import fidtool
 import fidtool.training
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.settings.settings import find_settings
+from fidtool.settings.settings import Settings
+from fidtool.validation import find_settings
 from support.markdown import block, fill, items, join, sentence
 
 MODULES = (fidtool, fidtool.training)
@@ -219,14 +220,7 @@ def _settings(thing: Any) -> dict[str, Any]:
         is_metric = issubclass(thing, fidtool.Metric)
         return {**find_settings(thing)} if is_metric else {}
     names = Docstring(thing.__doc__ or "").entries("Settings")
-    return {name: each for name, each in _compute_settings().items() if name in names}
-
-
-@cache
-def _compute_settings() -> dict[str, Any]:
-    from fidtool.settings.settings import Settings
-
-    return {**find_settings(Settings)}
+    return {name: each for name, each in find_settings(Settings).items() if name in names}
 
 
 def _call(name: str, parameters: list[inspect.Parameter], has_settings: bool) -> list[str]:

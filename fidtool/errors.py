@@ -68,6 +68,15 @@ _PARAMETER = re.compile(r"[?#&][^/?#&=]*=")
 _WEB_PARAMETER = re.compile(r"[?#].")
 # Trailing punctuation that belongs to the surrounding text, not to the URL.
 _CLOSING = "]}>),.:;"
+EXIT_STATUSES = {
+    0: "done, and no gate was missed",
+    1: "the run failed, or a metric that was requested by name was not computed",
+    2: "bad usage or bad input",
+    3: "a gate was missed",
+    130: "stopped by SIGINT, as with Ctrl-C",
+    143: "stopped by SIGTERM",
+}
+"""What each exit status of the command line means. Errors have theirs as ``exit_code``."""
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The most severe first."""
@@ -206,7 +215,7 @@ class FidtoolError(Exception):
     Attributes:
         setting: the keyword of this setting, or the field of its metric's class; None for an error
             about none.
-        exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
+        exit_code: exit status of the process, one of `EXIT_STATUSES`.
         note: text at the end of the message, such as which work was saved.
         location: rank and host of origin, before the note; empty if irrelevant, None if not set
             yet.
@@ -346,8 +355,8 @@ def unwrap_program_errors() -> Iterator[None]:
 
 
 class StoppedError(FidtoolError):
-    """The run was stopped by a signal. The exit status is 128 plus its number, as in shells (130,
-    143).
+    """The run was stopped by a signal. The exit status is 128 plus the signal's number, as in
+    shells.
     """
 
     def __init__(self, message: str, exit_code: int = 130) -> None:

@@ -12,7 +12,8 @@ from fidtool.cli.options import JSON, LocalRankZeroCommand
 from fidtool.cli.output import align_columns, to_json_text
 from fidtool.errors import InputError, RunError
 from fidtool.names import escape_text, format_count
-from fidtool.system.cache_dir import byte_limit, cache_dir
+from fidtool.system.cache_dir import cache_dir
+from fidtool.system.variables import CACHE_BYTES
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import CacheEntry
@@ -46,7 +47,7 @@ def cache(as_json: bool, clear: bool) -> Iterator[str]:
         yield to_json_text(
             folder=str(cache_dir()),
             bytes=sum(entry.size for entry in entries),
-            limit_bytes=byte_limit("FIDTOOL_CACHE_BYTES"),
+            limit_bytes=CACHE_BYTES.byte_limit(),
             entries=[_as_dict(entry) for entry in entries],
         )
     else:
@@ -90,7 +91,7 @@ def _as_dict(entry: CacheEntry) -> dict[str, Any]:
 def _table(entries: Sequence[CacheEntry]) -> Iterator[str]:
     count = format_count(len(entries), "entry", "entries")
     total = sum(entry.size for entry in entries) / 2**20
-    limit = byte_limit("FIDTOOL_CACHE_BYTES") / 2**20
+    limit = CACHE_BYTES.byte_limit() / 2**20
     yield f"{cache_dir()}: {count}, {total:.1f} of {limit:.0f} MiB"
     if entries:
         heading = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")

@@ -42,7 +42,7 @@ _EXAMPLES = (
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @QUIET
 @option(
-    "--strict", group=GATES, is_flag=True, help="Exit code 3 if there is a finding about IMAGES."
+    "--strict", group=GATES, is_flag=True, help="Exit status 3 if there is a finding about IMAGES."
 )
 def check(
     images: str,

@@ -39,6 +39,7 @@ from fidtool.references.files import PublishedFile, fetch, folder, published_fil
 from fidtool.references.published import PublishedValue, published_values
 from fidtool.settings.presets import PRESETS, Preset, find_preset
 from fidtool.system.download import megabytes
+from fidtool.system.variables import WEIGHTS
 from fidtool.validation import find_settings
 
 _names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
@@ -171,7 +172,7 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
             state = "found" if used else "used"
         elif place.label == "download":
             state = "if needed" if used else "would be used"
-        elif place.path and label in ("--weights", "FIDTOOL_WEIGHTS"):
+        elif place.path and label in ("--weights", WEIGHTS.name):
             state = "MISSING"  # `compute` fails if a file that the user named is missing
         else:
             state = "not there"

@@ -170,11 +170,7 @@ def _exit(ended: SystemExit) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 success, 1 failure at run time, 2 bad usage or input, 3
-    missed gate.
-
-    If a signal stops the run, the status is 128 plus the signal's number.
-    """
+    """Run the command line and exit with one of `fidtool.errors.EXIT_STATUSES`."""
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
         if discover_or_alone().world_size > 1:

@@ -339,6 +339,7 @@ class Checkup:
     """Result of `fidtool.check`.
 
     Attributes:
+        images: the set, and its findings.
         against: the set it was compared with, REAL; None without one.
         between: differences between the two, and images of REAL in the set.
         strict: whether findings are a failure.

@@ -142,7 +142,11 @@ def _await_server(address: tuple[str, int], deadline: float) -> None:
 
 
 class AbsentRanksError(RunError):
-    """Some ranks, whose global numbers are in ``missing``, did not enter a collective in time."""
+    """Some ranks did not enter a collective in time.
+
+    Attributes:
+        missing: their global numbers, a tuple of integers.
+    """
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)

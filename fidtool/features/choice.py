@@ -117,8 +117,11 @@ class NetworkChoice:
     """The settings that select a network.
 
     Attributes:
+        extractor: name of the network as ``--extractor`` takes it, without its settings.
         weights: a file, or the name of published weights; None selects the network's default.
         input_size: side of the square input in pixels, for a program that does not state it.
+        feature_step: features are rounded to multiples of 2 ** -feature_step; None selects the
+            network's default.
         protocol: how images are resized; None selects the network's default.
         dims: feature dimensions, which select a layer of Inception; None selects 2048.
         given: the `fidtool.Network` itself, or the plain module, which a program passed; None on

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import zipfile
 import zlib
@@ -18,11 +17,8 @@ from fidtool.references.catalogue import FEATURES, Reference
 from fidtool.system.cache_dir import atomic_write, cache_dir, storage_error
 from fidtool.system.download import DownloadError, RemoteFile, megabytes
 from fidtool.system.local_files import sha256_of
+from fidtool.system.variables import REFERENCES_URL
 
-MIRROR = "FIDTOOL_REFERENCES_URL"
-"""Environment variable with the address of a mirror, to which host and path of a reference's
-address are appended.
-"""
 WHOLE_BYTES = 64 << 20
 """Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
@@ -153,12 +149,13 @@ def _find_members(
 
 def mirror_url(url: str) -> str:
     """Return the address from which a file is downloaded: at the mirror, if there is one."""
-    mirror = os.environ.get(MIRROR)
+    mirror = REFERENCES_URL.value
     if not mirror:
         return url
     if "://" not in mirror:
         raise InputError(
-            f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}"
+            f"{REFERENCES_URL.name} must be a URL such as https://mirror or file:///folder, not "
+            f"{mirror!r}"
         )
     return f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
 
@@ -177,7 +174,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
             f"{file.name} could not be downloaded from {url} ({error}):",
             f"download {file.url} by hand and pass that file instead of {file.name}, or put it at "
             f"{file.path}",
-            f"set https_proxy, or {MIRROR} to a mirror",
+            f"set https_proxy, or {REFERENCES_URL.name} to a mirror",
         ) from None
     except _UNREADABLE as error:
         kind = "pickle" if file.pickle else ".npz file"

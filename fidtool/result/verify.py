@@ -96,6 +96,10 @@ def verify(
         preset: name of the preset, see ``fidtool presets``; None for that of the run, or else of
             its reference.
 
+    Returns:
+        One verdict per FAKE, in the order of the results: ``comparable`` is True, False, or None if
+        some requirements are not known, and ``items`` has one entry per requirement.
+
     Raises:
         InputError: if there is no such preset, there is none of the run and ``preset`` is None, or
             the result cannot be read, is incomplete or is that of a failed run.

@@ -25,8 +25,8 @@ from fidtool.settings.record import record_settings, versions
 from fidtool.settings.settings import Settings
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products
-from fidtool.system.cache_dir import LIMITS, byte_limit
 from fidtool.system.console import Console
+from fidtool.system.variables import check_variables
 
 MIN_REPORTED_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
@@ -177,9 +177,7 @@ def open_run(
                     if settings.precision == "tf32":
                         check_tf32(device)
                     check_exact_products(device.torch_device)
-                    # Reports an invalid environment variable before any work is done.
-                    for limit in LIMITS:
-                        byte_limit(limit)
+                    check_variables()
                 torch_state.apply(device.torch_device)
                 yield RunContext(
                     world=world,

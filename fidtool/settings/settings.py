@@ -560,14 +560,14 @@ class Settings(StatisticsSettings):
         "Append a line per FAKE to a file, which `fidtool history` shows."
     )
     fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
-        f"Exit code 3 if the first requested of {_GATED} is above X."
+        f"Exit status 3 if the first requested of {_GATED} is above X."
     )
     fail_worse_than: File = Setting(None, GATES, "FILE").help(
-        "Exit code 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the "
+        "Exit status 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the "
         "95 % interval of the difference. Both results need error bars."
     )
     max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
-        "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
+        "Exit status 3 if more than this fraction of a FAKE are duplicates of other images in it."
     )
 
     def __post_init__(self) -> None:

@@ -32,6 +32,11 @@ _OF_SQUARES = ("edm", "gigagan", "t2ibenchmark", "resize")
 class Crop:
     """A crop, named as in `CROPS`, to a square with sides of ``size`` pixels. Smaller images are
     enlarged.
+
+    Attributes:
+        name: name of the crop: ``adm``, ``edm``, ``center``, ``center-bicubic``,
+            ``tensor-center``, ``var``, ``gigagan``, ``t2ibenchmark`` or ``resize``.
+        size: side of the square in pixels.
     """
 
     name: str

@@ -49,8 +49,9 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, IgnoredFiles, expand_braces
 from fidtool.system.background import DaemonThreads, start_in_background
-from fidtool.system.cache_dir import byte_limit, cache_dir, lock_file
+from fidtool.system.cache_dir import cache_dir, lock_file
 from fidtool.system.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
+from fidtool.system.variables import REMOTE_BYTES
 
 T = TypeVar("T")
 
@@ -239,7 +240,7 @@ def _make_room(url: str, folder: Path, size: int) -> None:
             is_abandoned = time.time() - status.st_mtime > _ABANDONED_SECONDS
             if path.suffix != ".part" or is_abandoned:
                 copies.append((status.st_mtime, status.st_size, path))
-    excess = size - byte_limit("FIDTOOL_REMOTE_BYTES")
+    excess = size - REMOTE_BYTES.byte_limit()
     excess += sum(copy_size for _, copy_size, _ in copies)
     for _, copy_size, path in sorted(copies):
         if excess > 0:

@@ -22,7 +22,8 @@ from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
 from fidtool.statistics.file import read_statistics, save_arrays, to_arrays
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.system.cache_dir import byte_limit, cache_dir
+from fidtool.system.cache_dir import cache_dir
+from fidtool.system.variables import CACHE_BYTES
 
 # Age from which a temporary file is assumed to belong to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
@@ -146,7 +147,7 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
         total = 0
         for entry in entries:  # the least recently used exceed the limit
             total += entry.size
-            if total > byte_limit("FIDTOOL_CACHE_BYTES") and entry is not entries[0]:
+            if total > CACHE_BYTES.byte_limit() and entry is not entries[0]:
                 entry.path.unlink(missing_ok=True)
         return True
     except OSError as error:

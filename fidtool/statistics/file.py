@@ -78,6 +78,9 @@ def write_statistics(
     be secret are removed.
 
     Args:
+        path: path of the file. No suffix is added.
+        statistics: what `fidtool.compute_statistics`, `fidtool.merge_statistics` or
+            `fidtool.read_statistics` returned.
         layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that
             project, whose protocol the statistics must have. The file then has ``mu``, ``sigma``
             and ``fingerprint``, for ``adm`` also ``mu_s``, ``sigma_s``, ``fingerprint_s`` and
@@ -270,6 +273,10 @@ def read_statistics(
         key: name of one of several statistics in a pickle, for ``files``.
         networks: the run's networks by its layers, which the layers of the file become, see
             `match_layers`; None keeps the names in the file.
+
+    Returns:
+        The statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims), both
+        float64. Their attributes are None where the file does not have them.
 
     Raises:
         InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, the

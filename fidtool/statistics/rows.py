@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fidtool.system.cache_dir import byte_limit, cache_dir, storage_error
+from fidtool.system.cache_dir import cache_dir, storage_error
+from fidtool.system.variables import FEATURE_BYTES
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -24,7 +25,7 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
         RunError: if there is not enough space for it.
     """
     size = count * dims * np.dtype(dtype).itemsize
-    if size <= byte_limit("FIDTOOL_FEATURE_BYTES"):
+    if size <= FEATURE_BYTES.byte_limit():
         return np.zeros((count, dims), dtype)
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from fidtool.errors import InputError, RunError, format_reason
-
-LIMITS = {
-    "FIDTOOL_CACHE_BYTES": 2 << 30,
-    "FIDTOOL_FEATURE_BYTES": 1 << 28,
-    "FIDTOOL_REMOTE_BYTES": 10 << 30,
-}
-"""Defaults of limits in bytes: of the statistics in the cache (about 60 sets at 2048 dims), of rows
-that are kept in memory, and of the copies of remote files.
-"""
+from fidtool.system.variables import CACHE
 
 UNREAD_SECONDS = 20.0
 """How long a pipe may wait for the program that reads it."""
@@ -31,23 +23,10 @@ def cache_dir() -> Path:
     """Return ``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It
     may not exist yet.
     """
-    if chosen := os.environ.get("FIDTOOL_CACHE"):
-        return Path(chosen)
+    if CACHE.value:
+        return Path(CACHE.value)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "fidtool"
-
-
-def byte_limit(variable: str) -> int:
-    """Return a limit in bytes from one of the environment variables `LIMITS`; its default if it is
-    unset or empty.
-    """
-    default = LIMITS[variable]
-    value = os.environ.get(variable, "")
-    if not value:
-        return default
-    if not (value.isascii() and value.isdecimal()):
-        raise InputError(f"{variable} must be a number of bytes such as {default}, not {value!r}")
-    return int(value)
 
 
 moved_descriptors: dict[int, int] = {}

@@ -477,8 +477,11 @@ def assert_in_sync(
     """Check that every rank has bit-identical parameters and buffers. A collective.
 
     Compares names, shapes, dtypes and hashes of the values, on any device. The ranks may have
-    different sets of parameters. For ``group`` and ``timeout`` see `gather_with_grad`. Does nothing
-    if there is no process group.
+    different sets of parameters. Does nothing if there is no process group.
+
+    Args:
+        module: the module, such as a model or a loss, on every rank.
+        group, timeout: see `gather_with_grad`.
 
     Raises:
         fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names
@@ -548,6 +551,10 @@ def assert_optimized(
 ) -> None:
     """Check that every trainable parameter of a loss, wrapped or not, is in a parameter group of
     an optimizer.
+
+    Args:
+        loss: the loss, also in `DistributedDataParallel`.
+        optimizer: an optimizer, or several.
 
     Raises:
         fidtool.InputError: if some parameters are in no group; the message names them.

@@ -252,7 +252,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
                 device. The image size may differ between calls. A plain module as ``feature`` gets
                 the tensor as it is.
             real: whether the images are real (True) or generated (False).
-            index: number of each image's sample in the data set: integers, a tensor or list of
+            index: number of each image's sample in the dataset: integers, a tensor or list of
                 shape (n,). Images of one sample count once until ``reset``: those that a rank adds
                 again, and those that several ranks have, if they are among the latest 1,024 of all
                 but one. So a sampler may repeat samples to give all ranks the same number. None
@@ -392,9 +392,12 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
 class MemorizationInformedFrechetInceptionDistance(ImageMetric[Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
-    The FID, divided by the mean cosine distance of the real images to the nearest generated image
-    if that is below ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see
-    `FrechetInceptionDistance`.
+    ``compute`` returns the FID, divided by the mean cosine distance of the real images to the
+    nearest generated image if that is below ``cosine_distance_eps``.
+
+    Args:
+        cosine_distance_eps: a number above 0 and up to 1.
+        feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
     """
 
     def __init__(

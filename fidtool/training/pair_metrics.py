@@ -243,7 +243,7 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
                 in 0..1, which are rounded to bytes; on the CPU or on the metric's device. The image
                 size may differ between calls.
             target: the real images that they belong to, of the same shape.
-            index: number of each pair's sample in the data set: integers, a tensor or list of shape
+            index: number of each pair's sample in the dataset: integers, a tensor or list of shape
                 (n,). Pairs of one sample count once until ``reset``, whichever ranks add them. None
                 counts each pair. See `WithIndex`.
 

@@ -1,4 +1,4 @@
-"""Each sample of a data set once, although samplers repeat some: its number, and its outputs on
+"""Each sample of a dataset once, although samplers repeat some: its number, and its outputs on
 every rank.
 """
 
@@ -34,14 +34,14 @@ _ENCODE = (
 
 
 class WithIndex(Dataset[tuple[int, Sample]]):
-    """A data set that returns the number of each sample with it: ``(i, dataset[i])``.
+    """A dataset that returns the number of each sample with it: ``(i, dataset[i])``.
 
     A `DataLoader` then yields ``index, batch``, with ``index`` an int64 tensor of shape (n,). Pass
     it to ``update`` of the metrics, or to `gather_outputs`, and samples that a sampler repeats
     count once.
 
     Args:
-        dataset: a data set with ``__getitem__`` and ``__len__``.
+        dataset: a dataset with ``__getitem__`` and ``__len__``.
 
     Raises:
         fidtool.InputError: if it is a ``torch.utils.data.IterableDataset``, which has no numbers.
@@ -80,7 +80,7 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
         raise InputError(
-            f"index must be the number of each sample in the data set, not {numbers.min()}",
+            f"index must be the number of each sample in the dataset, not {numbers.min()}",
             setting="index",
         )
     return numbers
@@ -106,7 +106,7 @@ def gather_outputs(
             per batch; or a list of n strings or n integers, which need not be equally long. n and
             the trailing dimensions as for `gather_with_grad`. A rank without samples passes an
             empty tensor, or an empty list, for which it gets tensors on the CPU.
-        index: number of each sample in the data set, from 0: an integer tensor of shape (n,), a
+        index: number of each sample in the dataset, from 0: an integer tensor of shape (n,), a
             list of integers, or a list of such tensors, one per batch. See `WithIndex`.
         group, grad, timeout: see `gather_with_grad`. Tensors keep their graph.
 
@@ -185,7 +185,7 @@ def _warn_of_other_samples(
     if differ_in_some > most_in_some or (differ_in_all > most_in_all and not floats_only):
         warn_program(
             f"{differ_in_some} of {count} samples were left out, because other ones have the same "
-            "index: give each sample of all ranks and data sets a number of its own (if a sampler "
+            "index: give each sample of all ranks and datasets a number of its own (if a sampler "
             "repeated samples whose outputs are random, none is missing)"
         )
 

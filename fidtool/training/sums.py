@@ -249,7 +249,7 @@ class ImageSums(SampleRows):
                 "samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
-        # Real images of known samples are equal in the data set.
+        # Real images of known samples are equal in the dataset.
         if self.side == "fake" or not numbered:
             yield from self._warnings_of_equal_images(ranks, numbered)
 

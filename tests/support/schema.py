@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding
+from fidtool.errors import EXIT_STATUSES
 from fidtool.metrics.metric import Number
 from fidtool.result.evaluation import Comparison, SetResult
 from fidtool.result.explanations import (
@@ -89,6 +90,12 @@ def generated() -> dict[str, Any]:
     run["required"] = ["command", "host", "date", "config"]
     run["properties"]["config"] |= {"type": ["object", "null"]}
     return definitions
+
+
+def exit_code() -> dict[str, Any]:
+    """Return the schema of the exit status."""
+    statuses = (f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())
+    return {"type": "integer", "description": f"Exit status: {'; '.join(statuses)}."}
 
 
 def _pair(description: str, kind: dict[str, Any]) -> dict[str, Any]:

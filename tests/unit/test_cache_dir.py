@@ -9,7 +9,8 @@ import pytest
 
 import fidtool.system.cache_dir as cache_dir_module
 from fidtool.errors import InputError
-from fidtool.system.cache_dir import LIMITS, atomic_write, byte_limit, cache_dir, check_target
+from fidtool.system.cache_dir import atomic_write, cache_dir, check_target
+from fidtool.system.variables import Variable
 
 
 def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,17 +33,17 @@ def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, "FIDTOOL_TEST_BYTES", 7)
-    assert byte_limit("FIDTOOL_TEST_BYTES") == 7
+    variable = Variable("FIDTOOL_TEST_BYTES", "", 7)
+    assert variable.byte_limit() == 7
     for value, expected in {"": 7, "0": 0, "12": 12}.items():
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
-        assert byte_limit("FIDTOOL_TEST_BYTES") == expected
+        assert variable.byte_limit() == expected
     for value in ("abc", "-1", "1.5", " 3", "²"):
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
         with pytest.raises(
             InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"
         ):
-            byte_limit("FIDTOOL_TEST_BYTES")
+            variable.byte_limit()
 
 
 def test_a_pipe_that_nobody_reads_is_an_error(

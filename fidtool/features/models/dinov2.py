@@ -10,7 +10,6 @@ without keeping the aspect ratio: with Pillow's bicubic filter on 8 bits, or wit
 from __future__ import annotations
 
 import math
-import os
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +31,7 @@ from fidtool.features.weights import (
     weights_file,
 )
 from fidtool.names import unknown_name_error
+from fidtool.system.variables import DINOV2_URL
 
 # timm's names of the models.
 _ARCHITECTURES = {
@@ -48,7 +48,7 @@ HASHES = {
 }
 """SHA-256 of the published files."""
 _PUBLISHED = "https://dl.fbaipublicfiles.com/dinov2/dinov2_{0}/dinov2_{0}_pretrain.pth"
-_MIRROR = "FIDTOOL_DINOV2_URL to the address of a mirror"
+_MIRROR = f"{DINOV2_URL.name} to the address of a mirror"
 _SIZE = 224
 _PATCH = 14
 _MEAN = (0.485, 0.456, 0.406)
@@ -62,7 +62,7 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
         raise unknown_name_error("dinov2 model", name, _ARCHITECTURES, setting=choice.setting)
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
-    source = os.environ.get("FIDTOOL_DINOV2_URL") or _PUBLISHED.format(name)
+    source = DINOV2_URL.value or _PUBLISHED.format(name)
     with explain_download_errors(choice, source, _MIRROR, say):
         file = kept_file(source, hub_folder(), HASHES[name])
     return State(read_tensors(file), source)

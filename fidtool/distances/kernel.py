@@ -75,7 +75,7 @@ def kid(
     k(x_i, y_j)] / m² is computed on subsets of m images of each set, drawn without replacement.
 
     Other tools use the same kernel and estimate but draw different subsets, see the guide's page on
-    metrics.
+    KID.
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on every rank; one block at a

@@ -49,7 +49,7 @@ def prdc(
     Distances are compared exactly.
 
     Implementations differ in k and in whether the surface belongs to the ball, see the guide's page
-    on metrics. Without duplicates, the two rules rarely give different values.
+    on PRDC. Without duplicates, the two rules rarely give different values.
 
     Args:
         real, fake, settings: see `kid`.

@@ -22,9 +22,10 @@ import pytest
 import torch
 
 from fidtool.cli.main import cli
-from fidtool.features.models.inception import offline_path
+from fidtool.features.models.inception import converted_path, load_weights, offline_path
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.references.catalogue import FD_LOSS, REFERENCES
+from support.inside import add_classifier
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
 from support.places import ROOT
@@ -91,6 +92,13 @@ SMALLER = {
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
     "compute real/ ": "compute real/ --dims 64 ",
     "compute real/ --dims 64 fake/ --preset": "compute real/ fake/ --preset",
+    **{
+        f"compute real/ --dims 64 fake/ --metrics fid,{name}": f"compute real/ fake/ --metrics fid,{name}"
+        for name in ("is", "sfid", "fdr")
+    },
+    "--metrics fid,is": "--metrics fid,is --is-splits 2",
+    "--metrics fid,cmmd": "--metrics fid,cmmd --cmmd-extractor clip:ViT-S-32-alt@weights=clip.pth",
+    "val/ recon/ --metrics psnr,ssim,ms-ssim": "large/ other/ --metrics psnr,ssim,ms-ssim",
     "compute real.zip 'shards": "compute real.zip --dims 64 'shards",
     "-o real_features.npz": "-o real_features.npz --dims 64",
     "inception --extractor dinov2@": "inception,dinov2@",
@@ -177,6 +185,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
         for number, name in enumerate(("photos", "generated")):
             make_pictures(root / name / ("daisy", "roses")[seed], 4, 20 + 2 * seed + number)
+    for seed, name in enumerate(("large", "other")):
+        make_pictures(root / name, 2, seed, sides=(176,))
     (root / "prompts.csv").write_text(
         "path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4))
     )
@@ -389,6 +399,8 @@ def test_command(
     read = text_of(command)
     for file in missing_files(command, clone):
         test_command(MAKERS[file], clone, mirror, environment, stand_ins)
+    if "--metrics fid,is" in command:
+        _provide_classifier(clone / "cache")
     command = smaller(command)
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
@@ -421,6 +433,18 @@ def test_command(
     check_printed(command, done.stdout)
 
 
+def _provide_classifier(cache: Path) -> None:
+    """Add a random classifier to the weights in a cache. The weights of fidtool[offline] have
+    none.
+    """
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((1008, 2048), np.float32), np.zeros(1008, np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIDTOOL_CACHE", str(cache))
+        load_weights(None, print)
+        add_classifier(converted_path(), weight / 32, bias)
+
+
 def check_printed(command: str, stdout: str) -> None:
     """Check that a command has printed the values that it should."""
     if form := re.search("--format (table|latex)", command):
@@ -430,11 +454,10 @@ def check_printed(command: str, stdout: str) -> None:
         )
     elif "--preset fdr6" in command:
         assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
-    elif "--preset sr-x4" in command or "--metrics psnr,ssim " in command:
+    elif pairs := re.search(r"--preset sr-x4|--metrics (psnr\S*)", command):
         words = " (Y, border 4)" * ("sr-x4" in command)
         assert [line.partition(":")[0] for line in stdout.splitlines()] == [
-            f"PSNR{words}",
-            f"SSIM{words}",
+            f"{name.upper()}{words}" for name in (pairs[1] or "psnr,ssim").split(",")
         ]
     elif re.match(
         r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command
@@ -447,7 +470,7 @@ def check_printed(command: str, stdout: str) -> None:
             known += [re.escape(declared.title) for declared in metric.numbers]
         titles = "|".join(known)
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
-        further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
+        further += r"| \(clip:ViT-S-32-alt\)" * bool(re.search("clip-score|cmmd", command))
         further += r"| \(inception@weights=tuned\.pth\)" * ("tuned" in command)
         number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"
         line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"

@@ -29,6 +29,7 @@ from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     INCEPTION_INPUT_SIZE,
     INCEPTION_SHA256,
+    OWN_PROTOCOLS,
     PROTOCOLS,
 )
 from fidtool.metrics.metric import Metric
@@ -42,6 +43,12 @@ from fidtool.system.download import megabytes
 from fidtool.system.variables import WEIGHTS
 from fidtool.validation import find_settings
 
+# Where a filter's square comes from, by `fidtool.features.resize.Framing`.
+_FRAMINGS = {
+    "squash": "to a square, without keeping the aspect ratio",
+    "shorter edge": "of the shorter edge to the square's side, then the centre square",
+    "largest square": "of the largest centre square",
+}
 _names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 
 
@@ -131,7 +138,7 @@ def _describe_preset(preset: Preset) -> Iterator[tuple[str, str]]:
 @click.command(cls=LocalRankZeroCommand)
 def protocols() -> Iterator[str]:
     """List the protocols: how each prepares images, which tools it equals, and which papers use
-    it.
+    it; and then those of DINOv2 and CLIP.
     """
     for protocol in PROTOCOLS.values():
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
@@ -145,6 +152,13 @@ def protocols() -> Iterator[str]:
         )
         yield format_labelled("equals", protocol.equals, 9)
         yield format_labelled("used by", protocol.used_by, 9)
+    for family, own_protocols in OWN_PROTOCOLS.items():
+        for own in own_protocols:
+            default = ", default" if own is own_protocols[0] else ""
+            yield f"{own.name or 'no name'} (--extractor {family}{default})"
+            method = f"{own.resize} {_FRAMINGS[own.framing]}; covariance / (n - 1)"
+            yield format_labelled("method", method, 9)
+            yield format_labelled("equals", own.equals, 9)
     click.echo("\nMore: fidtool guide protocols", err=True)
 
 

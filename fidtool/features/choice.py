@@ -451,7 +451,7 @@ def normalize_protocol(
         return None
     if not choice.published:
         return find_protocol(name).name
-    own = OWN_PROTOCOLS.get(choice.family, {})
+    own = [protocol.name for protocol in OWN_PROTOCOLS.get(choice.family, ()) if protocol.name]
     if fold(name) not in own:
         raise no_protocol_error(choice, name, f" ({' or '.join(own)})" if own else "", asked)
     return fold(name)

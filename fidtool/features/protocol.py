@@ -49,6 +49,21 @@ class Protocol(NamedTuple):
     float_to_byte: str = "round"
 
 
+class OwnProtocol(NamedTuple):
+    """A way in which one published network prepares images. The covariance is divided by n - 1.
+
+    Attributes:
+        name: value of ``--protocol``; empty if it is only a default.
+        resize, framing: see `Preparation`.
+        equals: tools that compute the same value.
+    """
+
+    name: str
+    resize: Resize
+    framing: Framing
+    equals: str
+
+
 ProtocolName = Literal[
     "pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"
 ]
@@ -120,7 +135,7 @@ PROTOCOLS = {
             "pytorch-fid",
             "bilinear",
             "pytorch-fid 0.3.0; clean-fid mode='legacy_pytorch'",
-            "papers that name pytorch-fid, which are most of those in PyTorch",
+            "papers that name pytorch-fid",
             understood=("legacy_pytorch",),
             offset=127.5,
             scale=127.5,
@@ -164,14 +179,33 @@ PROTOCOLS = {
 TensorFlow 1 does and divide the covariance by n - 1.
 """
 
-OWN_PROTOCOLS: dict[str, dict[str, tuple[Resize] | tuple[Resize, Framing]]] = {
-    "dinov2": {"pil": ("pillow-bicubic",), "torch": ("bicubic-antialias-unclamped",)},
-    "clip": {"openai": ("pillow-bicubic", "shorter edge")},
+OWN_PROTOCOLS = {
+    "dinov2": (
+        OwnProtocol(
+            "pil",
+            "pillow-bicubic",
+            "squash",
+            "FD-DINOv2 as its authors compute it (dgm-eval); EDM2 with resize_mode='pil'",
+        ),
+        OwnProtocol(
+            "torch",
+            "bicubic-antialias-unclamped",
+            "squash",
+            "EDM2's calculate_metrics.py by default (resize_mode='torch')",
+        ),
+    ),
+    "clip": (
+        OwnProtocol("", "pillow-bicubic", "largest square", "CMMD as its authors compute it"),
+        OwnProtocol(
+            "openai",
+            "pillow-bicubic",
+            "shorter edge",
+            "CLIP's own transform in OpenAI's code; the metric clip-score uses it",
+        ),
+    ),
 }
-"""Protocols of other networks, by family and name, with the arguments of their `Preparation`. Those
-of ``dinov2``, of which ``pil`` is the default, are the values of ``resize_mode`` in EDM2's
-calculate_metrics.py; ``pil`` is also that of FD-DINOv2's authors (dgm-eval). The default of
-``clip`` is CMMD's preparation, which has no name.
+"""Protocols of other networks, by family; the first one is the default. Those of ``dinov2`` are the
+values of ``resize_mode`` in EDM2's calculate_metrics.py.
 """
 _ALL_NAMES = {
     name: protocol
@@ -194,6 +228,11 @@ def find_protocol(name: str) -> Protocol:
         listed = ", ".join(NAMED_PROTOCOLS)
         raise unknown_name_error("protocol", name, _ALL_NAMES, listed, "protocol")
     return protocol
+
+
+def find_own_protocol(family: str, name: str | None) -> OwnProtocol:
+    """Return the protocol of a family with this name; None is the default."""
+    return next(own for own in OWN_PROTOCOLS[family] if name in (None, own.name))
 
 
 # No number of a definition is larger.
@@ -281,15 +320,15 @@ class Definition:
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        resizes: dict[str, tuple[str, ...]] = {
-            name: (protocol.resize,)
-            for name, protocol in PROTOCOLS.items()
-            if protocol.ddof == self.ddof
-        }
         family = self.extractor.partition(":")[0]
-        resize = re.sub(r" \d.*", "", self.resize)
-        for name, words in OWN_PROTOCOLS.get(family, resizes).items():
-            if ", ".join(words) == resize:
+        if family in OWN_PROTOCOLS:
+            described = {
+                own.resize if own.framing == "squash" else f"{own.resize}, {own.framing}": own.name
+                for own in OWN_PROTOCOLS[family]
+            }
+            return described.get(re.sub(r" \d.*", "", self.resize)) or None
+        for name, protocol in PROTOCOLS.items():
+            if (protocol.resize, protocol.ddof) == (self.resize, self.ddof):
                 return name
         return None
 

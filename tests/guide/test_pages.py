@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.metrics.registry import BUILT_IN
+from fidtool.references.published import published_values
 from support.pages import GUIDE, INDEX, PAGES, TOPICS, blocks, fault_of, links
 from support.places import ROOT
 
@@ -73,15 +74,60 @@ def test_readme_lists_all_extras() -> None:
     }
 
 
-def test_migration_shows_what_replaces_the_lines_of_each_tool() -> None:
-    """The old lines and then the new ones; torchmetrics' program is one block."""
-    sections = re.split(r"^## (.+)\n", PAGES[GUIDE / "migration.md"], flags=re.MULTILINE)
-    shown = dict(zip(sections[1::2], sections[2::2], strict=True))
-    for tool in ("pytorch-fid", "torch-fidelity", "clean-fid", "EDM"):
-        (_, old), (language, new) = blocks(shown[tool])
+OLD_AND_NEW = {
+    "pytorch-fid": ["sh", "python"],
+    "torch-fidelity": ["sh", "python"],
+    "clean-fid": ["sh", "python"],
+    "EDM": ["sh", "python"],
+    "ADM's evaluator": ["sh"],
+    "StyleGAN": ["sh"],
+    "dgm-eval": ["sh"],
+    "piq": ["python"],
+}
+"""How the lines of each tool that comes before fidtool can be replaced."""
+
+
+@pytest.mark.parametrize("tool", OLD_AND_NEW)
+def test_migration_shows_what_replaces_the_lines_of_each_tool(tool: str) -> None:
+    """The old lines and then the new ones, on the command line and in Python."""
+    shown = blocks(_sections(PAGES[GUIDE / "migration.md"])[tool])
+    assert [language for language, _ in shown[::2]] == ["text"] * len(OLD_AND_NEW[tool])
+    assert [language for language, _ in shown[1::2]] == OLD_AND_NEW[tool]
+    begins = {"sh": "fidtool ", "python": "fidtool."}
+    for (_, old), (language, new) in zip(shown[::2], shown[1::2], strict=True):
         assert old
-        assert (language, "fidtool " in new) == ("sh", True)
-    assert "fidtool.training" in blocks(shown["torchmetrics"])[0][1]
+        assert "fidtool" not in old
+        assert begins[language] in new
+
+
+def test_migration_shows_the_program_that_replaces_torchmetrics() -> None:
+    """Only the import differs, so it is one block."""
+    ((_, program),) = blocks(_sections(PAGES[GUIDE / "migration.md"])["torchmetrics"])
+    assert "from torchmetrics" in program
+    assert "from fidtool.training" in program
+
+
+def test_migration_links_each_tool() -> None:
+    page = PAGES[GUIDE / "migration.md"]
+    tools = [title for title in _sections(page) if title != "Old results and files"]
+    assert {*tools} == {*OLD_AND_NEW, "torchmetrics"}
+    linked = [anchor for path, anchor in links(page.partition("\n## ")[0]) if not path]
+    assert linked == [re.sub("[^a-z-]", "", tool.lower().replace(" ", "-")) for tool in tools]
+
+
+def _sections(page: str) -> dict[str, str]:
+    """Return the sections of a page by their titles."""
+    parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_protocols_page_says_what_published_values_use() -> None:
+    """Which protocols and numbers of generated images `fidtool published` has."""
+    values = published_values()
+    assert {value.protocol for value in values} == {"tensorflow", "clean", "stylegan", ""}
+    expected = {"coco-30k": 30_000, "clean-fid:cifar10-32-test": 10_000}
+    for value in values:
+        assert value.images in (None, expected.get(value.reference, 50_000))
 
 
 def test_index_links_every_topic() -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.choice import NetworkChoice, check_extractor
-from fidtool.features.protocol import PROTOCOLS, ProtocolName, find_protocol
+from fidtool.features.protocol import (
+    OWN_PROTOCOLS,
+    PROTOCOLS,
+    OwnProtocolName,
+    ProtocolName,
+    find_protocol,
+)
 from fidtool.metrics.kid import KID
 from fidtool.metrics.registry import BUILT_IN, find_metric, select_metrics
 from fidtool.settings.settings import Settings
@@ -114,6 +120,37 @@ def test_protocols(typed: str, meant: str) -> None:
 def test_type_checkers_know_the_protocols_that_the_help_lists() -> None:
     listed = {name for each in PROTOCOLS.values() for name in (each.name, *each.other_names)}
     assert {*get_args(ProtocolName)} == listed
+    named = {own.name for family in OWN_PROTOCOLS.values() for own in family if own.name}
+    assert {*get_args(OwnProtocolName)} == named
+
+
+@pytest.mark.parametrize(
+    ("network", "typed", "own"),
+    [
+        ("dinov2", "PIL", "pil"),
+        ("dinov2:vits14", "torch", "torch"),
+        ("clip", "openai", "openai"),
+        ("clip", None, None),
+    ],
+)
+def test_protocols_of_other_networks(network: str, typed: str | None, own: str | None) -> None:
+    assert Settings(extractor=network, protocol=typed).network.protocol == own
+
+
+@pytest.mark.parametrize(
+    ("network", "protocol", "message"),
+    [
+        ("dinov2", "clean", r"with its own transform \(pil or torch\)"),
+        ("clip", "pil", r"with its own transform \(openai\)"),
+        ("clip", "", r"with its own transform \(openai\)"),
+        ("timm:resnet50", "openai", "with its own transform:"),
+        ("fdr:mae", "torch", "with its own transform:"),
+        ("inception", "pil", "unknown protocol 'pil'"),
+    ],
+)
+def test_protocols_that_a_network_does_not_have(network: str, protocol: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings(extractor=network, protocol=protocol)
 
 
 def test_unknown_protocols() -> None:

@@ -24,7 +24,8 @@ from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import device_context
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.network import Network, freeze
-from fidtool.features.resize import Framing, Preparation
+from fidtool.features.protocol import find_own_protocol
+from fidtool.features.resize import Preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
     State,
@@ -132,8 +133,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    framing: Framing = "shorter edge" if choice.protocol else "largest square"
-    preparation = Preparation("pillow-bicubic", framing)
+    own = find_own_protocol(choice.family, choice.protocol)
+    preparation = Preparation(own.resize, own.framing)
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.network import Network
-from fidtool.features.protocol import OWN_PROTOCOLS, USUAL_STEP
+from fidtool.features.protocol import USUAL_STEP, find_own_protocol
 from fidtool.features.resize import Preparation
 from fidtool.features.weights import (
     State,
@@ -84,7 +84,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
         if key != "mask_token":
             tensors[key] = value
     load_strictly(module, tensors, choice, state.origin)
-    preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
+    own = find_own_protocol(choice.family, choice.protocol)
+    preparation = Preparation(own.resize, own.framing)
     return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, preparation)
 
 

@@ -99,19 +99,37 @@ def render(page: str, text: str) -> str:
 
 
 def find_sections(words: Sequence[str]) -> list[Section]:
-    """Return the sections with words that begin with each of ``words``, those with such a heading
-    first.
+    """Return the sections with words that begin with each of ``words``: first those whose headings
+    have the words themselves, then those whose headings have longer words, then all others.
     """
-    patterns = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words]
-    in_title = []
-    in_text = []
-    for page in TOPICS:
-        for section in read_sections(page):
-            if all(pattern.search(section.title) for pattern in patterns):
-                in_title.append(section)
-            elif all(pattern.search(section.text) for pattern in patterns):
-                in_text.append(section)
-    return in_title + in_text
+    headings = _find_headings(words)
+    begun = _begin_with(words)
+    in_text = [
+        section
+        for page in TOPICS
+        for section in read_sections(page)
+        if section not in headings and all(pattern.search(section.text) for pattern in begun)
+    ]
+    return headings + in_text
+
+
+def _find_headings(words: Sequence[str]) -> list[Section]:
+    """Return the sections whose headings have words that begin with each of ``words``, those with
+    the words themselves first.
+    """
+    begun = _begin_with(words)
+    whole = [re.compile(rf"{pattern.pattern}(?!\w)", re.IGNORECASE) for pattern in begun]
+    found = [
+        section
+        for page in TOPICS
+        for section in read_sections(page)
+        if all(pattern.search(section.title) for pattern in begun)
+    ]
+    return sorted(found, key=lambda section: not all(word.search(section.title) for word in whole))
+
+
+def _begin_with(words: Sequence[str]) -> list[re.Pattern[str]]:
+    return [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words]
 
 
 def _complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -177,6 +195,9 @@ def _find_named(typed: str) -> list[Section]:
     """Return the sections of the page, or of the part of a page, that has this name; an empty list
     if no single one has.
 
+    A heading of the third level, such as ``check`` for the keys of a JSON document, hides no other
+    heading with these words, such as that of the command.
+
     Raises:
         InputError: several pages begin like this, or the page has no such section.
     """
@@ -186,13 +207,15 @@ def _find_named(typed: str) -> list[Section]:
     slug = typed.replace(" ", "-")
     if slug in TOPICS:
         return [*read_sections(slug)]
-    pages = [name for name in TOPICS for section in read_sections(name) if section.anchor == slug]
-    if len(pages) == 1:
-        return _with_subsections(pages[0], slug)
+    named = [
+        section for name in TOPICS for section in read_sections(name) if section.anchor == slug
+    ]
+    if len(named) == 1 and (named[0].level <= 2 or len(_find_headings(typed.split())) == 1):
+        return _with_subsections(named[0].page, slug)
     begun = [name for name in TOPICS if name.startswith(slug)]
-    if len(begun) > 1 and not pages:
+    if len(begun) > 1 and not named:
         raise _unknown_topic_error(typed, begun)
-    return [*read_sections(begun[0])] if begun and not pages else []
+    return [*read_sections(begun[0])] if begun and not named else []
 
 
 def _with_subsections(page: str, anchor: str) -> list[Section]:

@@ -97,6 +97,16 @@ def test_search(here: Run) -> None:
         assert re.search("sbatch", text)
 
 
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [("check", "commands#fidtool-check"), ("exit", "ci#exit-statuses"), ("crops", "## Crops")],
+)
+def test_keys_of_json_hide_no_other_heading(here: Run, word: str, wanted: str) -> None:
+    """A word that is both a key and in other headings is searched for; exact words come first."""
+    lines = here("guide", word).stdout.splitlines()
+    assert any(line.startswith(wanted) for line in lines[:4])
+
+
 def test_search_for_an_option(here: Run) -> None:
     shown = here("guide", "--value-range").stdout
     assert "sources#values-of-arrays" in shown

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,12 +18,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli.options import LocalRankZeroCommand
-from fidtool.cli.output import align_columns, is_terminal
+from fidtool.cli.output import is_terminal
 from fidtool.errors import InputError
-from fidtool.names import find_similar, format_count, unknown_name_error
+from fidtool.names import find_similar, format_count, shorten, unknown_name_error
 
 LONGEST_LIST = 20
 """Maximum number of sections that are listed for words."""
+COLUMNS = 80
+"""Maximum width of paragraphs and lists. Code and rows of tables are as in the pages."""
 _FOLDER = files("fidtool") / "guide"
 _INDEX = (_FOLDER / "index.md").read_text("utf-8")
 _TOPIC = re.compile(r"^- \[([\w-]+)\]\(([\w/-]+\.md)\): (.+)$", re.MULTILINE)
@@ -33,6 +37,10 @@ _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 # Inline code is matched first, so that brackets in it are no link.
 _CODE_OR_LINK = re.compile(r"`[^`]*`|\[([^\]]+)\]\(([^)\s]+)\)")
+_ITEM = re.compile(r"( *)(?:[-*] |\d+\. )?")
+_BEGIN = re.compile(r" *(?:[-*] |\d+\. |[|#]|$)")
+"""How a line begins that does not continue the paragraph before it."""
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 class Section(NamedTuple):
@@ -68,7 +76,7 @@ def read_sections(page: str) -> tuple[Section, ...]:
     sections = []
     for heading, end in zip(headings, ends, strict=True):
         marks, title = heading.groups()
-        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        anchor = _make_anchor(title)
         number = seen[anchor]
         seen[anchor] += 1
         if number:
@@ -76,6 +84,10 @@ def read_sections(page: str) -> tuple[Section, ...]:
         body = text[heading.start() : end].rstrip()
         sections.append(Section(page, len(marks), title, anchor, body))
     return tuple(sections)
+
+
+def _make_anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def render(page: str, text: str) -> str:
@@ -94,24 +106,63 @@ def render(page: str, text: str) -> str:
 
     parts = _CODE_BLOCK.split(text)
     for number in range(0, len(parts), 2):
-        parts[number] = _CODE_OR_LINK.sub(show, _COMMENT.sub("", parts[number]))
+        shown = _CODE_OR_LINK.sub(show, _COMMENT.sub("", parts[number]))
+        parts[number] = "\n".join(_refill(shown.split("\n")))
     return "".join(parts)
 
 
-def find_sections(words: Sequence[str]) -> list[Section]:
-    """Return the sections with words that begin with each of ``words``, those with such a heading
-    first.
+def _refill(lines: Sequence[str]) -> Iterator[str]:
+    """Fill paragraphs and items again that have a line of more than `COLUMNS`: a link to the same
+    page is longer here than in Markdown.
     """
-    patterns = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words]
-    in_title = []
-    in_text = []
+    paragraphs: list[list[str]] = []
+    for line in lines:
+        if paragraphs and not _BEGIN.match(line) and paragraphs[-1][0].strip():
+            paragraphs[-1].append(line)
+        else:
+            paragraphs.append([line])
+    for paragraph in paragraphs:
+        first = paragraph[0]
+        if max(map(len, paragraph)) <= COLUMNS or first.lstrip().startswith(("|", "#")):
+            yield from paragraph
+            continue
+        item = _ITEM.match(first)
+        assert item
+        yield from textwrap.wrap(
+            " ".join(line.strip() for line in paragraph),
+            COLUMNS,
+            initial_indent=item[1],
+            subsequent_indent=" " * len(item[0]),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def find_sections(words: Sequence[str]) -> list[Section]:
+    """Return the sections with words that begin with each of ``words``, whatever their case and
+    accents: first those with such a heading, and then those whose heading and page have them.
+    """
+    patterns = [re.compile(rf"(?<!\w){re.escape(_plain(word))}") for word in words]
+    found: dict[str, list[Section]] = {"title": [], "page and title": [], "text": []}
     for page in TOPICS:
+        page_title = f"{page} {_plain(read_sections(page)[0].title)}"
         for section in read_sections(page):
-            if all(pattern.search(section.title) for pattern in patterns):
-                in_title.append(section)
-            elif all(pattern.search(section.text) for pattern in patterns):
-                in_text.append(section)
-    return in_title + in_text
+            title = _plain(section.title)
+            if all(pattern.search(title) for pattern in patterns):
+                found["title"].append(section)
+            elif any(pattern.search(title) for pattern in patterns) and all(
+                pattern.search(f"{page_title} {title}") for pattern in patterns
+            ):
+                found["page and title"].append(section)
+            elif all(pattern.search(_plain(section.text)) for pattern in patterns):
+                found["text"].append(section)
+    return [section for sections in found.values() for section in sections]
+
+
+def _plain(text: str) -> str:
+    """Return text in lower case and without accents."""
+    parts = unicodedata.normalize("NFKD", text)
+    return "".join(part for part in parts if not unicodedata.combining(part)).lower()
 
 
 def _complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -140,7 +191,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     and shows the section if there is only one. A terminal shows pages in a pager ($PAGER, or else
     less).
     """
-    typed = " ".join(words).lower().removesuffix(".md")
+    typed = _tidy(words)
     if typed in ("", "index"):
         yield from _list_topics()
         click.echo(
@@ -155,11 +206,40 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         sections = _with_subsections(matches[0].page, matches[0].anchor)
     if sections:
         yield from _show(sections)
+        if sections[0].name not in (typed, sections[0].page):
+            click.echo(f"\nThis is the section {sections[0].name}.", err=True)
     elif matches:
         yield from _list_sections(matches)
     else:
-        names = [*TOPICS, *(section.anchor for page in TOPICS for section in read_sections(page))]
-        raise _unknown_topic_error(typed, find_similar(typed, names))
+        raise _unknown_topic_error(typed, find_similar(typed, _suggestions(typed)))
+
+
+def _tidy(words: Sequence[str]) -> str:
+    """Return what was typed as ``page``, ``page#anchor``, ``#anchor`` or words. A page can also be
+    the path of its file, as in a link, or have brackets, as `render` shows links.
+    """
+    typed = " ".join(" ".join(words).split()).lower()
+    if typed.startswith("[") and typed.endswith("]"):
+        typed = typed[1:-1]
+    path, mark, anchor = (part.strip() for part in typed.partition("#"))
+    name = PurePosixPath(path).name.removesuffix(".md")
+    if name in TOPICS or name == "index":
+        path = name
+    if path == "index" or not anchor:
+        return path.removesuffix(".md")
+    return f"{path}{mark}{anchor}"
+
+
+def _suggestions(typed: str) -> Iterator[str]:
+    """Yield what an unknown topic may have meant: options, or names of pages and sections."""
+    sections = [section for page in TOPICS for section in read_sections(page)]
+    if typed.startswith("-"):
+        yield from dict.fromkeys(
+            flag for section in sections for flag in _FLAG.findall(section.text)
+        )
+    else:
+        yield from TOPICS
+        yield from (section.anchor for section in sections)
 
 
 def _list_topics() -> Iterator[str]:
@@ -181,15 +261,18 @@ def _find_named(typed: str) -> list[Section]:
         InputError: several pages begin like this, or the page has no such section.
     """
     page, mark, anchor = typed.partition("#")
-    if mark and page in TOPICS:
-        return _with_subsections(page, anchor)
+    begun = [name for name in TOPICS if name.startswith(page.replace(" ", "-"))]
+    if page and mark and (page in TOPICS or len(begun) == 1):
+        return _with_subsections(page if page in TOPICS else begun[0], _make_anchor(anchor))
     slug = typed.replace(" ", "-")
     if slug in TOPICS:
         return [*read_sections(slug)]
+    slug = _make_anchor(typed)
     pages = [name for name in TOPICS for section in read_sections(name) if section.anchor == slug]
     if len(pages) == 1:
         return _with_subsections(pages[0], slug)
-    begun = [name for name in TOPICS if name.startswith(slug)]
+    if mark:
+        return []
     if len(begun) > 1 and not pages:
         raise _unknown_topic_error(typed, begun)
     return [*read_sections(begun[0])] if begun and not pages else []
@@ -211,9 +294,8 @@ def _with_subsections(page: str, anchor: str) -> list[Section]:
 
 
 def _unknown_topic_error(typed: str, close: Sequence[str]) -> InputError:
-    return unknown_name_error(
-        "topic", typed, TOPICS, "the topics that `fidtool guide` lists", close=close
-    )
+    listed = "the topics that `fidtool guide` lists"
+    return unknown_name_error("topic", shorten(typed), TOPICS, listed, close=close)
 
 
 def _show(sections: Sequence[Section]) -> Iterator[str]:
@@ -229,8 +311,13 @@ def _show(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def _list_sections(sections: Sequence[Section]) -> Iterator[str]:
-    rows = [(section.name, section.title) for section in sections[:LONGEST_LIST]]
-    yield from align_columns(rows)
+    """Yield the names of sections, and their titles where both fit a line."""
+    listed = sections[:LONGEST_LIST]
+    fits = [len(each.name) for each in listed if len(f"{each.name}  {each.title}") <= COLUMNS]
+    width = max(fits, default=0)
+    for section in listed:
+        forms = (f"{section.name:{width}}  {section.title}", f"{section.name}  {section.title}")
+        yield next((form for form in forms if len(form) <= COLUMNS), section.name)
     if len(sections) > LONGEST_LIST:
         rest = format_count(len(sections) - LONGEST_LIST, "more section")
         yield f"and {rest}: add a word to narrow the search"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.cli.guide import TOPICS, read_sections, render
+from fidtool.cli.guide import COLUMNS, TOPICS, find_sections, read_sections, render
 from support.command_line import Run
 from support.pages import GUIDE, INDEX, PAGES, anchors, blocks, links, prose
 from support.pages import TOPICS as FILES
@@ -59,6 +59,48 @@ def test_rendered_page_has_no_links_of_markdown(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", TOPICS)
+def test_rendered_page_fits_a_terminal(page: str) -> None:
+    """A link to the same page is longer than in Markdown, so paragraphs are filled again."""
+    text = (GUIDE / TOPICS[page]).read_text("utf-8")
+    wide = [line for line in prose(render(page, text)).splitlines() if len(line) > COLUMNS]
+    assert all(line.startswith("|") for line in wide)
+
+
+def test_filled_paragraphs() -> None:
+    """Only those that are too wide change; items keep their indent, and tables their rows."""
+    text = """# T
+
+Short
+lines.
+
+- [first](#statistics-of-other-tools) and [second](#crops) of three words
+  - [third](#statistics-of-other-tools) and [fourth](#crops) of some words,
+    end
+- item
+12. [fifth](#statistics-of-other-tools) and [sixth](#crops) of many more words
+
+| [row](#statistics-of-other-tools) and [cell](#crops) of a table with words |"""
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert (
+        render("sources", text)
+        == """# T
+
+Short
+lines.
+
+- first [sources#statistics-of-other-tools] and second [sources#crops] of three
+  words
+  - third [sources#statistics-of-other-tools] and fourth [sources#crops] of some
+    words, end
+- item
+12. fifth [sources#statistics-of-other-tools] and sixth [sources#crops] of many
+    more words
+
+| row [sources#statistics-of-other-tools] and cell [sources#crops] of a table with words |"""
+    )
+
+
+@pytest.mark.parametrize("page", TOPICS)
 def test_sections_are_those_of_github(page: str) -> None:
     """Together they are the page."""
     text = (GUIDE / TOPICS[page]).read_text("utf-8")
@@ -74,6 +116,48 @@ def test_section(here: Run, typed: list[str]) -> None:
     done = here("guide", *typed)
     assert done.stdout.startswith("## Crops\n")
     assert len(re.findall("^## ", done.stdout, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["sources.md#crops"],  # as in a link
+        ["fidtool/guide/sources.md#crops"],
+        ["https://host/blob/main/fidtool/guide/sources.md#crops"],
+        ["[sources#crops]"],  # as pages show links
+        ["#crops"],
+        ["sources", "#crops"],
+        ["sour#Crops"],
+    ],
+)
+def test_section_in_other_spellings(here: Run, typed: list[str]) -> None:
+    assert here("guide", *typed).stdout == here("guide", "sources#crops").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "beginning"),
+    [
+        ("metrics/fid.md", "# FID ("),
+        ("metrics/fid#formula", "## Formula\n"),
+        ("metrics#", "# Metrics\n"),
+        (" metrics ", "# Metrics\n"),
+        ("sources#images in memory", "## Images in memory\n"),
+        ("How do I get help, or report a wrong number?", "### How do I get help"),
+        ("#", "Start\n"),
+        ("index#choose", "Start\n"),
+        ("", "Start\n"),
+    ],
+)
+def test_other_spellings(here: Run, typed: str, beginning: str) -> None:
+    assert here("guide", typed).stdout.startswith(beginning)
+
+
+def test_section_is_named(here: Run) -> None:
+    """If it was found by its heading or by words, stderr says where."""
+    done = here("guide", "compute_fid")
+    assert done.stdout.startswith("## clean-fid\n")
+    assert done.stderr == "\nThis is the section migration#clean-fid.\n"
+    assert not here("guide", "migration#clean-fid").stderr
 
 
 def test_section_with_those_below_it(here: Run) -> None:
@@ -102,6 +186,26 @@ def test_search_for_an_option(here: Run) -> None:
     assert "sources#values-of-arrays" in shown
 
 
+def test_search_without_accents() -> None:
+    assert find_sections(["frechet"]) == find_sections(["FRÉCHET"])
+    assert "fid" in [section.name for section in find_sections(["frechet"])]
+
+
+def test_search_by_page_and_heading(here: Run) -> None:
+    """The name of the page counts for its headings, but not alone."""
+    lines = here("guide", "sources", "crops").stdout.splitlines()
+    assert lines[0].split() == ["sources#crops", "Crops"]
+    assert "sources#remote-stores" not in {line.split()[0] for line in lines}
+
+
+@pytest.mark.parametrize("word", ["image", "frechet", "the", "of", "fidtool.training."])
+def test_list_fits_a_terminal(here: Run, word: str) -> None:
+    """A title that does not fit is left out: the name says the same."""
+    lines = here("guide", word).stdout.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= COLUMNS
+
+
 def test_long_list_is_cut(here: Run) -> None:
     lines = here("guide", "image").stdout.splitlines()
     assert len(lines) == 21
@@ -116,6 +220,11 @@ def test_unknown_topic(here: Run) -> None:
     done = here("guide", "custom")
     assert done.status == 2
     assert "did you mean custom-networks, custom-metrics?" in done.error
+    done = here("guide", "--expectt")
+    assert "did you mean --expect?" in done.error
+    done = here("guide", "x" * 9000)
+    assert done.status == 2
+    assert len(done.error) < 300
     done = here("guide", "sources#crop")
     assert done.status == 2
     assert "unknown section of sources 'crop'; did you mean crops?" in done.error

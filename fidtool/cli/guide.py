@@ -202,6 +202,8 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         return
     sections = _find_named(typed)
     matches = [] if sections else find_sections(typed.split())
+    if not sections and not matches and typed.strip("#"):  # an anchor that several pages have
+        matches = find_sections(typed.strip("#").split())
     if len(matches) == 1:
         sections = _with_subsections(matches[0].page, matches[0].anchor)
     if sections:

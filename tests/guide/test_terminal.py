@@ -181,6 +181,11 @@ def test_search(here: Run) -> None:
         assert re.search("sbatch", text)
 
 
+def test_anchor_that_several_pages_have(here: Run) -> None:
+    lines = here("guide", "#formula").stdout.splitlines()
+    assert {"fid#formula", "kid#formula"} <= {line.split()[0] for line in lines}
+
+
 def test_search_for_an_option(here: Run) -> None:
     shown = here("guide", "--value-range").stdout
     assert "sources#values-of-arrays" in shown

@@ -34,13 +34,25 @@ TOPICS = {name: file for name, file, _ in _TOPIC.findall(_INDEX)}
 """The file of each page by its name, in the order of the index."""
 _CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^<!--.*?-->\n*", re.MULTILINE | re.DOTALL)
 # Inline code is matched first, so that brackets in it are no link.
 _CODE_OR_LINK = re.compile(r"`[^`]*`|\[([^\]]+)\]\(([^)\s]+)\)")
 _ITEM = re.compile(r"( *)(?:[-*] |\d+\. )?")
 _BEGIN = re.compile(r" *(?:[-*] |\d+\. |[|#]|$)")
 """How a line begins that does not continue the paragraph before it."""
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+_SPELLINGS = (
+    ("iz", "is"),
+    ("yz", "ys"),
+    ("color", "colour"),
+    ("gray", "grey"),
+    ("center", "centre"),
+    ("behavior", "behaviour"),
+    ("license", "licence"),
+    ("exit code", "exit status"),
+    ("data set", "dataset"),
+)
+"""What counts as the same in a search: American spellings, and words that the guide avoids."""
 
 
 class Section(NamedTuple):
@@ -139,30 +151,38 @@ def _refill(lines: Sequence[str]) -> Iterator[str]:
 
 
 def find_sections(words: Sequence[str]) -> list[Section]:
-    """Return the sections with words that begin with each of ``words``, whatever their case and
-    accents: first those with such a heading, and then those whose heading and page have them.
+    """Return the sections with words that begin with each of ``words``, whatever their case,
+    accents and spelling: first those with such a heading, and then those whose heading and page
+    have them.
     """
-    patterns = [re.compile(rf"(?<!\w){re.escape(_plain(word))}") for word in words]
+    plain = _plain(" ".join(words)).split()
+    patterns = [re.compile(rf"(?<!\w){re.escape(word)}") for word in plain]
     found: dict[str, list[Section]] = {"title": [], "page and title": [], "text": []}
     for page in TOPICS:
-        page_title = f"{page} {_plain(read_sections(page)[0].title)}"
+        page_title = _plain(f"{page} {read_sections(page)[0].title}")
         for section in read_sections(page):
             title = _plain(section.title)
             if all(pattern.search(title) for pattern in patterns):
                 found["title"].append(section)
-            elif any(pattern.search(title) for pattern in patterns) and all(
+                continue
+            if any(pattern.search(title) for pattern in patterns) and all(
                 pattern.search(f"{page_title} {title}") for pattern in patterns
             ):
                 found["page and title"].append(section)
-            elif all(pattern.search(_plain(section.text)) for pattern in patterns):
+                continue
+            text = _plain(_COMMENT.sub("", section.text))
+            if all(pattern.search(text) for pattern in patterns):
                 found["text"].append(section)
     return [section for sections in found.values() for section in sections]
 
 
 def _plain(text: str) -> str:
-    """Return text in lower case and without accents."""
+    """Return text for a search: in lower case, without accents, in one spelling."""
     parts = unicodedata.normalize("NFKD", text)
-    return "".join(part for part in parts if not unicodedata.combining(part)).lower()
+    plain = "".join(part for part in parts if not unicodedata.combining(part)).lower()
+    for spelling, same in _SPELLINGS:
+        plain = plain.replace(spelling, same)
+    return plain
 
 
 def _complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -303,7 +323,7 @@ def _unknown_topic_error(typed: str, close: Sequence[str]) -> InputError:
 def _show(sections: Sequence[Section]) -> Iterator[str]:
     """Yield sections of one page, or show them in a pager on a terminal."""
     page = sections[0].page
-    text = render(page, "\n\n".join(section.text for section in sections))
+    text = render(page, "\n\n".join(section.text for section in sections)).rstrip()
     if not is_terminal():
         yield text
         return

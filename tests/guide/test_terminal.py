@@ -196,6 +196,30 @@ def test_search_without_accents() -> None:
     assert "fid" in [section.name for section in find_sections(["frechet"])]
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("exit code", "commands#exit-statuses"),
+        ("memorization", "memorisation"),
+        ("color", "diagnosis#findings"),
+        ("normalize=True", "training#the-metric"),
+    ],
+)
+def test_search_in_other_words(typed: str, name: str) -> None:
+    assert name in [section.name for section in find_sections(typed.split())]
+
+
+def test_comments_are_not_shown(here: Run) -> None:
+    """Pages that are made from code have comments with the option ``--write-goldens``. A section
+    may end with one.
+    """
+    found = [section.page for section in find_sections(["--write-goldens"])]
+    assert {*found} == {"contributing"}
+    shown = here("guide", "commands#gates").stdout
+    assert "<!--" not in shown
+    assert not shown.endswith("\n\n")
+
+
 def test_search_by_page_and_heading(here: Run) -> None:
     """The name of the page counts for its headings, but not alone."""
     lines = here("guide", "sources", "crops").stdout.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,9 +17,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli.options import LocalRankZeroCommand
-from fidtool.cli.output import align_columns, is_terminal
+from fidtool.cli.output import is_terminal
 from fidtool.errors import InputError
-from fidtool.names import find_similar, format_count, unknown_name_error
+from fidtool.names import find_similar, format_count, shorten, unknown_name_error
 
 LONGEST_LIST = 20
 """Maximum number of sections that are listed for words."""
@@ -30,9 +31,22 @@ TOPICS = {name: file for name, file, _ in _TOPIC.findall(_INDEX)}
 """The file of each page by its name, in the order of the index."""
 _CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^<!--.*?-->\n*", re.MULTILINE | re.DOTALL)
 # Inline code is matched first, so that brackets in it are no link.
 _CODE_OR_LINK = re.compile(r"`[^`]*`|\[([^\]]+)\]\(([^)\s]+)\)")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+_SPELLINGS = (
+    ("iz", "is"),
+    ("yz", "ys"),
+    ("color", "colour"),
+    ("gray", "grey"),
+    ("center", "centre"),
+    ("behavior", "behaviour"),
+    ("license", "licence"),
+    ("exit code", "exit status"),
+    ("data set", "dataset"),
+)
+"""What counts as the same in a search: American spellings, and words that the guide avoids."""
 
 
 class Section(NamedTuple):
@@ -56,10 +70,15 @@ class Section(NamedTuple):
         return self.page if self.level == 1 else f"{self.page}#{self.anchor}"
 
 
+def read_page(page: str) -> str:
+    """Return the Markdown of a page without its comments, which are for those who edit it."""
+    return _COMMENT.sub("", (_FOLDER / TOPICS[page]).read_text("utf-8"))
+
+
 @cache
 def read_sections(page: str) -> tuple[Section, ...]:
     """Return the sections of a page in their order."""
-    text = (_FOLDER / TOPICS[page]).read_text("utf-8")
+    text = read_page(page)
     # A comment in a code block may look like a heading.
     masked = _CODE_BLOCK.sub(lambda block: " " * len(block[0]), text)
     headings = [*_HEADING.finditer(masked)]
@@ -68,7 +87,7 @@ def read_sections(page: str) -> tuple[Section, ...]:
     sections = []
     for heading, end in zip(headings, ends, strict=True):
         marks, title = heading.groups()
-        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        anchor = _make_anchor(title)
         number = seen[anchor]
         seen[anchor] += 1
         if number:
@@ -78,8 +97,14 @@ def read_sections(page: str) -> tuple[Section, ...]:
     return tuple(sections)
 
 
-def render(page: str, text: str) -> str:
-    """Return Markdown as text for a terminal: links as ``words [page#anchor]``, no comments."""
+def _make_anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def render(text: str) -> str:
+    """Return Markdown as text for a terminal: links as ``words [page#anchor]``, and in the same
+    page as ``words [#anchor]``.
+    """
 
     def show(match: re.Match[str]) -> str:
         words, target = match.groups()
@@ -88,48 +113,44 @@ def render(page: str, text: str) -> str:
         if "://" in target:
             return f"{words} <{target}>"
         path, mark, anchor = target.partition("#")
-        name = PurePosixPath(path).stem if path else page
-        place = f"{name}{mark}{anchor}"
+        place = f"{PurePosixPath(path).stem}{mark}{anchor}"
         return f"[{place}]" if words.strip("`") == place else f"{words} [{place}]"
 
     parts = _CODE_BLOCK.split(text)
     for number in range(0, len(parts), 2):
-        parts[number] = _CODE_OR_LINK.sub(show, _COMMENT.sub("", parts[number]))
+        parts[number] = _CODE_OR_LINK.sub(show, parts[number])
     return "".join(parts)
 
 
 def find_sections(words: Sequence[str]) -> list[Section]:
-    """Return the sections with words that begin with each of ``words``: first those whose headings
-    have the words themselves, then those whose headings have longer words, then all others.
+    """Return the sections with words that begin with each of ``words``, whatever their case,
+    accents and spelling. Those come first whose headings have exactly these words, then those whose
+    headings, or headings and page, have words that begin like them.
     """
-    headings = _find_headings(words)
-    begun = _begin_with(words)
-    in_text = [
-        section
-        for page in TOPICS
-        for section in read_sections(page)
-        if section not in headings and all(pattern.search(section.text) for pattern in begun)
-    ]
-    return headings + in_text
+    found: list[list[Section]] = [[], [], [], []]
+    begun = [re.compile(rf"(?<!\w){re.escape(word)}") for word in _plain(" ".join(words)).split()]
+    whole = [re.compile(rf"{pattern.pattern}(?!\w)") for pattern in begun]
+    for page in TOPICS:
+        for section in read_sections(page):
+            title = _plain(section.title)
+            if all(pattern.search(title) for pattern in whole):
+                found[0].append(section)
+            elif all(pattern.search(title) for pattern in begun):
+                found[1].append(section)
+            elif all(pattern.search(f"{page} {title}") for pattern in begun):
+                found[2].append(section)
+            elif all(pattern.search(_plain(section.text)) for pattern in begun):
+                found[3].append(section)
+    return [section for group in found for section in group]
 
 
-def _find_headings(words: Sequence[str]) -> list[Section]:
-    """Return the sections whose headings have words that begin with each of ``words``, those with
-    the words themselves first.
-    """
-    begun = _begin_with(words)
-    whole = [re.compile(rf"{pattern.pattern}(?!\w)", re.IGNORECASE) for pattern in begun]
-    found = [
-        section
-        for page in TOPICS
-        for section in read_sections(page)
-        if all(pattern.search(section.title) for pattern in begun)
-    ]
-    return sorted(found, key=lambda section: not all(word.search(section.title) for word in whole))
-
-
-def _begin_with(words: Sequence[str]) -> list[re.Pattern[str]]:
-    return [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words]
+def _plain(text: str) -> str:
+    """Return text for a search: in lower case, without accents, in one spelling."""
+    parts = unicodedata.normalize("NFKD", text)
+    plain = "".join(part for part in parts if not unicodedata.combining(part)).lower()
+    for spelling, same in _SPELLINGS:
+        plain = plain.replace(spelling, same)
+    return plain
 
 
 def _complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -158,7 +179,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     and shows the section if there is only one. A terminal shows pages in a pager ($PAGER, or else
     less).
     """
-    typed = " ".join(words).lower().removesuffix(".md")
+    typed = _tidy(words)
     if typed in ("", "index"):
         yield from _list_topics()
         click.echo(
@@ -169,15 +190,46 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         return
     sections = _find_named(typed)
     matches = [] if sections else find_sections(typed.split())
+    if not sections and not matches and typed.strip("#"):  # an anchor that several pages have
+        matches = find_sections(typed.strip("#").split())
     if len(matches) == 1:
         sections = _with_subsections(matches[0].page, matches[0].anchor)
     if sections:
         yield from _show(sections)
+        if sections[0].name not in (typed, sections[0].page):
+            click.echo(f"\nThis is the section {sections[0].name}.", err=True)
     elif matches:
         yield from _list_sections(matches)
     else:
-        names = [*TOPICS, *(section.anchor for page in TOPICS for section in read_sections(page))]
-        raise _unknown_topic_error(typed, find_similar(typed, names))
+        raise _unknown_topic_error(typed, find_similar(typed, _suggestions(typed)))
+
+
+def _tidy(words: Sequence[str]) -> str:
+    """Return what was typed as ``page``, ``page#anchor``, ``#anchor`` or words. A page can also be
+    the path of its file, as in a link, or have brackets, as `render` shows links.
+    """
+    typed = " ".join(" ".join(words).split()).lower()
+    if typed.startswith("[") and typed.endswith("]"):
+        typed = typed[1:-1]
+    path, mark, anchor = (part.strip() for part in typed.partition("#"))
+    name = PurePosixPath(path).name.removesuffix(".md")
+    if name in TOPICS or name == "index":
+        path = name
+    if path == "index" or not anchor:
+        return path.removesuffix(".md")
+    return f"{path}{mark}{anchor}"
+
+
+def _suggestions(typed: str) -> Iterator[str]:
+    """Yield what an unknown topic may have meant: options, or names of pages and sections."""
+    sections = [section for page in TOPICS for section in read_sections(page)]
+    if typed.startswith("-"):
+        yield from dict.fromkeys(
+            flag for section in sections for flag in _FLAG.findall(section.text)
+        )
+    else:
+        yield from TOPICS
+        yield from (section.anchor for section in sections)
 
 
 def _list_topics() -> Iterator[str]:
@@ -195,27 +247,28 @@ def _find_named(typed: str) -> list[Section]:
     """Return the sections of the page, or of the part of a page, that has this name; an empty list
     if no single one has.
 
-    A heading of the third level, such as ``check`` for the keys of a JSON document, hides no other
-    heading with these words, such as that of the command.
-
     Raises:
         InputError: several pages begin like this, or the page has no such section.
     """
     page, mark, anchor = typed.partition("#")
-    if mark and page in TOPICS:
-        return _with_subsections(page, anchor)
+    begun = [name for name in TOPICS if name.startswith(page.replace(" ", "-"))]
+    if page and mark and (page in TOPICS or len(begun) == 1):
+        return _with_subsections(page if page in TOPICS else begun[0], _make_anchor(anchor))
     slug = typed.replace(" ", "-")
     if slug in TOPICS:
         return [*read_sections(slug)]
+    slug = _make_anchor(typed)
     named = [
         section for name in TOPICS for section in read_sections(name) if section.anchor == slug
     ]
-    if len(named) == 1 and (named[0].level <= 2 or len(_find_headings(typed.split())) == 1):
+    # The names of JSON's keys are deeper headings, which must not hide others with the same word.
+    if len(named) == 1 and (named[0].level <= 2 or find_sections([typed])[1:] == []):
         return _with_subsections(named[0].page, slug)
-    begun = [name for name in TOPICS if name.startswith(slug)]
-    if len(begun) > 1 and not named:
+    if named or mark or not begun:
+        return []
+    if len(begun) > 1:
         raise _unknown_topic_error(typed, begun)
-    return [*read_sections(begun[0])] if begun and not named else []
+    return [*read_sections(begun[0])]
 
 
 def _with_subsections(page: str, anchor: str) -> list[Section]:
@@ -234,15 +287,13 @@ def _with_subsections(page: str, anchor: str) -> list[Section]:
 
 
 def _unknown_topic_error(typed: str, close: Sequence[str]) -> InputError:
-    return unknown_name_error(
-        "topic", typed, TOPICS, "the topics that `fidtool guide` lists", close=close
-    )
+    listed = "the topics that `fidtool guide` lists"
+    return unknown_name_error("topic", shorten(typed), TOPICS, listed, close=close)
 
 
 def _show(sections: Sequence[Section]) -> Iterator[str]:
     """Yield sections of one page, or show them in a pager on a terminal."""
-    page = sections[0].page
-    text = render(page, "\n\n".join(section.text for section in sections))
+    text = render("\n\n".join(section.text for section in sections)).rstrip()
     if not is_terminal():
         yield text
         return
@@ -252,8 +303,8 @@ def _show(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def _list_sections(sections: Sequence[Section]) -> Iterator[str]:
-    rows = [(section.name, section.title) for section in sections[:LONGEST_LIST]]
-    yield from align_columns(rows)
+    for section in sections[:LONGEST_LIST]:
+        yield section.name
     if len(sections) > LONGEST_LIST:
         rest = format_count(len(sections) - LONGEST_LIST, "more section")
         yield f"and {rest}: add a word to narrow the search"

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.cli.guide import TOPICS, read_sections, render
+from fidtool.cli.guide import TOPICS, find_sections, read_page, read_sections, render
 from support.command_line import Run
 from support.pages import GUIDE, INDEX, PAGES, anchors, blocks, links, prose
 from support.pages import TOPICS as FILES
 
+COLUMNS = 80
 NAMES = [file.stem for file in FILES]
 
 
@@ -30,7 +31,7 @@ def test_list_has_the_headings_of_the_index(here: Run) -> None:
     headings = re.findall("^## (.+)$", PAGES[INDEX], re.MULTILINE)
     assert [line for line in lines if line and not line.startswith(" ")] == headings
     assert sorted(line.split()[0] for line in lines if line.startswith(" ")) == sorted(NAMES)
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= COLUMNS
 
 
 @pytest.mark.parametrize("typed", ["caching.md", "cach", "Caching"])
@@ -38,30 +39,38 @@ def test_page(here: Run, typed: str) -> None:
     done = here("guide", typed)
     assert done.status == 0
     text = (GUIDE / "caching.md").read_text("utf-8")
-    assert done.stdout.rstrip("\n") == render("caching", text).rstrip("\n")
+    assert done.stdout.rstrip("\n") == render(text).rstrip("\n")
     assert done.stdout.startswith("# Caching\n")
 
 
 @pytest.mark.parametrize("page", TOPICS)
 def test_rendered_page_has_no_links_of_markdown(page: str) -> None:
     """Each link names what ``fidtool guide`` takes; code is as it was."""
-    text = (GUIDE / TOPICS[page]).read_text("utf-8")
-    shown = render(page, text)
+    text = read_page(page)
+    shown = render(text)
     assert not re.search(r"\]\(|<!--", re.sub("`[^`]*`", "", prose(shown)))
     assert blocks(shown) == blocks(text)
     for path, anchor in links(text):
         if path.endswith(".png") or path.endswith(".json"):
             continue
-        target = Path(path).stem if path else page
-        place = f"{target}#{anchor}" if anchor else target
+        name = Path(path).stem
+        place = f"{name}#{anchor}" if anchor else name
         assert f"[{place}]" in shown
-        assert place in {section.name for section in read_sections(target)}
+        section = place if path else f"{page}{place}"
+        assert section in {known.name for known in read_sections(name or page)}
+
+
+@pytest.mark.parametrize("page", TOPICS)
+def test_rendered_page_fits_a_terminal(page: str) -> None:
+    """No link is longer than in Markdown."""
+    text = read_page(page)
+    assert max(map(len, render(text).splitlines())) <= COLUMNS
 
 
 @pytest.mark.parametrize("page", TOPICS)
 def test_sections_are_those_of_github(page: str) -> None:
     """Together they are the page."""
-    text = (GUIDE / TOPICS[page]).read_text("utf-8")
+    text = read_page(page)
     sections = read_sections(page)
     assert {section.anchor for section in sections} == anchors(text)
     joined = "\n\n".join(section.text for section in sections)
@@ -76,6 +85,48 @@ def test_section(here: Run, typed: list[str]) -> None:
     assert len(re.findall("^## ", done.stdout, re.MULTILINE)) == 1
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["sources.md#crops"],  # as in a link
+        ["fidtool/guide/sources.md#crops"],
+        ["https://host/blob/main/fidtool/guide/sources.md#crops"],
+        ["[sources#crops]"],  # as pages show links
+        ["#crops"],
+        ["sources", "#crops"],
+        ["sour#Crops"],
+    ],
+)
+def test_section_in_other_spellings(here: Run, typed: list[str]) -> None:
+    assert here("guide", *typed).stdout == here("guide", "sources#crops").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "beginning"),
+    [
+        ("metrics/fid.md", "# FID ("),
+        ("metrics/fid#formula", "## Formula\n"),
+        ("metrics#", "# Metrics\n"),
+        (" metrics ", "# Metrics\n"),
+        ("sources#images in memory", "## Images in memory\n"),
+        ("How do I get help, or report a wrong number?", "### How do I get help"),
+        ("#", "Start\n"),
+        ("index#choose", "Start\n"),
+        ("", "Start\n"),
+    ],
+)
+def test_other_spellings(here: Run, typed: str, beginning: str) -> None:
+    assert here("guide", typed).stdout.startswith(beginning)
+
+
+def test_section_is_named(here: Run) -> None:
+    """If it was found by its heading or by words, stderr says where."""
+    done = here("guide", "compute_fid")
+    assert done.stdout.startswith("## clean-fid\n")
+    assert done.stderr == "\nThis is the section migration#clean-fid.\n"
+    assert not here("guide", "migration#clean-fid").stderr
+
+
 def test_section_with_those_below_it(here: Run) -> None:
     shown = here("guide", "python#images-and-statistics").stdout
     headings = re.findall("^#+ .+$", shown, re.MULTILINE)
@@ -87,11 +138,11 @@ def test_section_with_those_below_it(here: Run) -> None:
 def test_search(here: Run) -> None:
     """Headings come first, and every listed section has all of the words."""
     lines = here("guide", "SLURM").stdout.splitlines()
-    assert {"distributed#slurm", "parts#slurm"} <= {line.split()[0] for line in lines[:4]}
+    assert {"distributed#slurm", "parts#slurm"} <= {*lines[:4]}
     lines = here("guide", "slurm", "sbatch").stdout.splitlines()
     assert lines
     for line in lines:
-        page, _, anchor = line.split()[0].partition("#")
+        page, _, anchor = line.partition("#")
         (text,) = [one.text for one in read_sections(page) if anchor in ("", one.anchor)][:1]
         assert re.search("slurm", text, re.IGNORECASE)
         assert re.search("sbatch", text)
@@ -107,9 +158,50 @@ def test_keys_of_json_hide_no_other_heading(here: Run, word: str, wanted: str) -
     assert any(line.startswith(wanted) for line in lines[:4])
 
 
+def test_anchor_that_several_pages_have(here: Run) -> None:
+    lines = here("guide", "#formula").stdout.splitlines()
+    assert {"fid#formula", "kid#formula"} <= {*lines}
+
+
 def test_search_for_an_option(here: Run) -> None:
     shown = here("guide", "--value-range").stdout
     assert "sources#values-of-arrays" in shown
+
+
+def test_search_without_accents() -> None:
+    assert find_sections(["frechet"]) == find_sections(["FRÉCHET"])
+    assert "fid" in [section.name for section in find_sections(["frechet"])]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("exit code", "commands#exit-statuses"),
+        ("memorization", "memorisation"),
+        ("color", "diagnosis#findings"),
+        ("normalize=True", "training#the-metric"),
+    ],
+)
+def test_search_in_other_words(typed: str, name: str) -> None:
+    assert name in [section.name for section in find_sections(typed.split())]
+
+
+def test_comments_are_not_shown(here: Run) -> None:
+    """Pages that are made from code have comments with the option ``--write-goldens``. A section
+    may end with one.
+    """
+    found = [section.page for section in find_sections(["--write-goldens"])]
+    assert {*found} == {"contributing"}
+    shown = here("guide", "commands#gates").stdout
+    assert "<!--" not in shown
+    assert not shown.endswith("\n\n")
+
+
+def test_search_by_page_and_heading(here: Run) -> None:
+    """The name of the page counts for its headings, but not alone."""
+    lines = here("guide", "sources", "crops").stdout.splitlines()
+    assert lines[0] == "sources#crops"
+    assert "sources#remote-stores" not in lines
 
 
 def test_long_list_is_cut(here: Run) -> None:
@@ -126,6 +218,11 @@ def test_unknown_topic(here: Run) -> None:
     done = here("guide", "custom")
     assert done.status == 2
     assert "did you mean custom-networks, custom-metrics?" in done.error
+    done = here("guide", "--expectt")
+    assert "did you mean --expect?" in done.error
+    done = here("guide", "x" * 9000)
+    assert done.status == 2
+    assert len(done.error) < 300
     done = here("guide", "sources#crop")
     assert done.status == 2
     assert "unknown section of sources 'crop'; did you mean crops?" in done.error

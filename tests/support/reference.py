@@ -51,7 +51,7 @@ _LONG = ("test", "dev")
 def command_parts() -> dict[str, str]:
     """Return the parts of the page about the command line that are made from code."""
     return {
-        "global options": items(_described(option) for option in _options(cli)),
+        "global options": items(map(_described, _global_options())),
         "json commands": fill(", ".join(_links(commands_with("--json"))) + "."),
         "exit statuses": items(
             f"{status}: {sentence(meaning)}" for status, meaning in EXIT_STATUSES.items()
@@ -137,6 +137,13 @@ def _options(command: click.Command) -> Iterator[click.Option]:
     for parameter in command.params:
         is_help = {"--help", "--help-all"} & {*parameter.opts}
         if isinstance(parameter, click.Option) and not is_help:
+            yield parameter
+
+
+def _global_options() -> Iterator[click.Option]:
+    """The options of ``fidtool`` itself but for ``--help``."""
+    for parameter in cli.params:
+        if isinstance(parameter, click.Option) and "--help" not in parameter.opts:
             yield parameter
 
 

@@ -117,7 +117,8 @@ def check_partition(owners: list[int], random: Any, skipped: set[int]) -> None:
         number = (missing.count or 0) + len(missing.skipped)
         with pytest.raises(
             InputError,
-            match=f"no file has {number} images? of the set's {COUNT}: part {missing.part.name}:",
+            match=f"the files lack {number} images? of the set's {COUNT}: "
+            f"part {missing.part.name}:",
         ):
             fidtool.merge_statistics(parts)
         again = random.choice(parts)

@@ -40,9 +40,9 @@ class Reference:
         source: where the facts are from.
         note: what else a user has to know.
         features_url: address of the file with `FEATURES`; empty if there is none.
-        classes: number of classes of the data set; None if it has none, or they are not used.
+        classes: number of classes of the dataset; None if it has none, or they are not used.
         crop_fake: the crop without which FAKE cannot be compared with it; empty if there is none.
-        split: split of the data set that they are of, `TRAINING` or `VALIDATION`; empty if it is
+        split: split of the dataset that they are of, `TRAINING` or `VALIDATION`; empty if it is
             not known, or the name has it.
     """
 
@@ -306,7 +306,9 @@ def find_reference(text: str) -> tuple[Reference, str]:
     if reference is None:
         typed = f"{project}:{name}" if rest else project
         close = suggest_references(typed)
-        raise unknown_name_error("reference", typed, (), "those of `fidtool refs`", close=close)
+        raise unknown_name_error(
+            "reference", typed, (), ("the names that `fidtool refs` lists"), close=close
+        )
     if not key:
         return reference, ""
     for array in reference.arrays:

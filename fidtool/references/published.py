@@ -19,7 +19,7 @@ class PublishedValue:
 
     Attributes:
         reference: the real images: the name of a `fidtool.references.catalogue.Reference`, or of a
-            data set of which there is none.
+            dataset of which there is none.
         protocol: the protocol; empty if it was not found there.
         model: the model, and what distinguishes it from the others.
         fid: the FID; the rFID of a tokenizer.
@@ -61,7 +61,7 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     """Return the published values, by reference, the lowest FID first.
 
     Args:
-        reference: name of a reference or data set, or of the project before its colon; or else a
+        reference: name of a reference or dataset, or of the project before its colon; or else a
             part of names, such as ``cifar10``, or what is after the colon of another reference.
             None returns all. Case, hyphens and underscores do not matter.
 
@@ -74,7 +74,7 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     known = dict.fromkeys(value.reference for value in values)
     chosen = _match(reference, known)
     if not chosen:
-        listed = "those of `fidtool published`"
+        listed = "the names that `fidtool published` lists"
         raise unknown_name_error("reference of published values", reference, known, listed)
     return [value for value in values if value.reference in chosen]
 
@@ -86,7 +86,7 @@ def _match(reference: str, known: Iterable[str]) -> list[str]:
     exact = [name for name in folded if wanted in (folded[name], fold(name.partition(":")[0]))]
     if exact:
         return exact
-    data = fold(reference.partition(":")[2])  # a reference whose values are those of its data set
+    data = fold(reference.partition(":")[2])  # a reference whose values are those of its dataset
     return [name for name in folded if wanted in folded[name] or data == folded[name]]
 
 

@@ -130,7 +130,7 @@ class SetResult:
         image_set = cls(**from_json_fields(cls, content, complete=True))
         for size in image_set.sizes or ():
             if not re.fullmatch("[0-9]+x[0-9]+", size):
-                raise ValueError(f"{size!r} is no size")
+                raise ValueError(f"{size!r} is not a size")
         return image_set
 
     @property

@@ -293,7 +293,7 @@ class _Requirements:
         self._add("reference", met, found, self.preset.reference)
 
     def _find_split(self) -> tuple[str, str]:
-        """Return the split of its data set that REAL is, and the reason; both empty if it is not
+        """Return the split of its dataset that REAL is, and the reason; both empty if it is not
         known.
         """
         named = self.published or find_reference_by_file(self.real.name)

@@ -143,8 +143,8 @@ class _Merger:
         check_same_run(name, describe_statistics(name, statistics), self._name, self._facts)
         if (part.whole, part.total) != (self._first.whole, self._first.total):
             raise InputError(
-                f"{name} and {self._name} are of different sets: the names, sizes or contents of "
-                "the images, or num, seed or sample, differ"
+                f"{name} and {self._name} come from different sets: the names, sizes or contents "
+                "of the images, or num, seed or sample, differ"
             )
         images = np.concatenate([part.places, part.skipped])
         owners = self._owners[images]

@@ -169,7 +169,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "merge",
             "1.npz",
             "2.npz",
-        ): "2.npz and 1.npz are of different sets: the names, sizes or contents",
+        ): "2.npz and 1.npz come from different sets: the names, sizes or contents",
         (
             "merge",
             "2c.npz",
@@ -449,7 +449,7 @@ def test_another_set_of_equal_names_and_sizes(
             ).status
             == 0
         )
-    assert "are of different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
+    assert "come from different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
     assert here("stats", "1", "-o", "old.npz", *OF_EACH).status == 0
     refused = here("stats", "2", "-o", "x.npz", "--since", "old.npz", *OF_EACH)
     assert (

@@ -35,7 +35,7 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     if len(missing):
         lacking = shorten(", ".join(names[place] for place in missing))
         number = format_count(len(missing), "class", "classes")
-        return [f"it has no images of {number} of REAL: {lacking}"]
+        return [f"it has no images of {number} that REAL has: {lacking}"]
     shares = numbers / images
     apart = np.abs(shares[:, 0] - shares[:, 1])
     distance = apart.sum() / 2
@@ -44,8 +44,9 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     most = apart.argmax()
     real_share, fake_share = shares[most]
     return [
-        f"its classes have other shares than REAL's: {distance:.1%} of its images are too many "
-        f"({names[most]} has {fake_share:.2%} instead of {real_share:.2%})"
+        f"its classes are distributed differently from REAL's: {distance:.1%} of its images would "
+        f"have to be of another class ({names[most]} has {fake_share:.2%} instead of "
+        f"{real_share:.2%})"
     ]
 
 

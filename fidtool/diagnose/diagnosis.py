@@ -292,8 +292,8 @@ class Health:
         unreadable: files that cannot be read.
         duplicates: duplicates in the set.
         findings: what `fidtool.check` found: unreadable files, then duplicates, then all others,
-            the most severe first; those of a comparison are in its diagnosis.
-        passed_over: what the source holds besides its images; None for a statistics file.
+            the most severe first; the findings of a comparison are in its diagnosis.
+        passed_over: what the source contains besides its images; None for a statistics file.
     """
 
     path: str
@@ -445,8 +445,8 @@ def _set_warnings(
     count = statistics.count
     if features is not None and features.definition is None:
         stated = (
-            "the file does not state its protocol: the result is only correct if it is that of "
-            "this run"
+            "the file does not state its protocol: the result is only correct if the file was "
+            "computed with the protocol of this run"
         )
         yield ResultWarning(name, stated, "medium")
     layers = [
@@ -458,8 +458,8 @@ def _set_warnings(
     elif count is not None and count <= dims:
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
         few = (
-            f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, "
-            "and to compare with a paper as many as it used (most use 50,000)"
+            f"too few for {dims} dimensions: {distances} are far too high; use more than {dims} "
+            "images, and to compare with a paper, use as many as the paper did (most use 50,000)"
         )
         yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
@@ -489,11 +489,12 @@ def pair_warnings(
         how = (
             ", for example"
             if sampled
-            else ": more in the smaller set, or images in place of the statistics,"
+            else ": add images to the smaller set, or pass images in place of the statistics "
+            "and limit them"
         )
         text = (
-            "the number of images differs by more than a factor of 2 from that of REAL: the bias "
-            f"of the Fréchet distance depends on the smaller one; use equal numbers{how} with "
+            "the number of images differs from REAL's by more than a factor of 2: the bias of "
+            f"the Fréchet distance depends on the smaller number; use equal numbers{how} with "
             f"{option('num')}"
         )
         numbers = f"{format_count(counts[1], 'image')} against {real.count}"
@@ -519,7 +520,7 @@ def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[
         effect = "the last digits may differ"
         severity: Severity = "low"
         if "precision" in differing:
-            effect = "part of the distance is due to that; compute both alike"
+            effect = "part of the distance is due to this difference; compute both in the same way"
             severity = "medium"
         text = f"REAL was computed differently ({pairs}): {effect}"
         return [ResultWarning(name, text, severity)]
@@ -532,9 +533,9 @@ def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[
         probe = f"{definition.fingerprint}_probe"
         if probe in one and probe in other and one[probe] != other[probe]:
             text = (
-                "its network and that of REAL give different features for the same image, "
-                "although their files and tensors are the same: code or files that they import "
-                "or read have changed; compute both again"
+                "its network and REAL's give different features for the same image, although "
+                "their files and tensors are the same: code or files that the networks import or "
+                "read have changed; compute both sets again"
             )
             return [ResultWarning(name, text, "high")]
     return []

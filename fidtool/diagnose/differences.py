@@ -136,7 +136,7 @@ _TEXTS = {
     NOT_COMPARED: "{}",
     "other size": "{}: {}, which changes the distance; {}",
     "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: "
-    "the resize to the network's input, a square, stretches them differently; crop REAL as for "
+    "resizing to the network's square input stretches them differently; crop REAL as for "
     "training, or compare with {}",
     "brightness": "FAKE's images are {} than REAL's by {:.0f} of 255 levels on average: check "
     "how values are converted to bytes, and what was sampled",
@@ -156,8 +156,8 @@ _TEXTS = {
     "contrast": "FAKE's images have {} contrast than REAL's (a standard deviation of {:.0f} "
     "levels against {:.0f}, medians): check how values are converted to bytes",
     "alike": "FAKE's images are all alike: they differ from each other by {:.0f} levels, and "
-    "REAL's by {:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all "
-    "have the same prompt, class or background",
+    "REAL's by {:.0f} (measured on coarse thumbnails): the generator has collapsed to a few "
+    "images, or all have the same prompt, class or background",
     "lossy": "{:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {:.0%} of "
     "REAL's: compression artefacts change the distance; save both sets in the same format",
     "other quality": "REAL's JPEGs have quality {:.0f} and FAKE's {:.0f} (medians): the "
@@ -167,10 +167,11 @@ _TEXTS = {
     "REAL's: each was stretched to its own smallest and largest value, as by (x - min) / (max - "
     "min) or save_image(normalize=True), or values were clipped; convert all images with the "
     "same fixed range",
-    "repeated pixels": "{:.0%} of {}'s images consist of repeated pixels, and {:.0%} of {}'s: "
-    "they were enlarged from a smaller size; prepare both sets in the same way",
-    "less detail": "{}{}'s images have hardly any detail above about {} of their resolution, and "
-    "{}'s have: they were enlarged from a smaller size or blurred, or {}; prepare both sets in "
+    "repeated pixels": "{:.0%} of {}'s images consist of repeated pixels, against {:.0%} of "
+    "{}'s: images with repeated pixels were enlarged from a smaller size; prepare both sets in "
+    "the same way",
+    "less detail": "{}{}'s images, unlike {}'s, have hardly any detail above about {} of their "
+    "resolution: they were enlarged from a smaller size or blurred, or {}; prepare both sets in "
     "the same way",
 }
 
@@ -213,15 +214,18 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
         yield from _compare_detail(real.measured, fake.measured)
     if min(len(real), len(fake)) < _LARGE_SET:
         can_differ = _max_z_score(len(real), len(fake)) > _MIN_Z_SCORE
-        but = ", except where nearly all differ" if can_differ else ""
+        but = ", except where nearly all images differ" if can_differ else ""
         few = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
         compare = "to compare brightness, colours, values, variety and detail"
         yield NOT_COMPARED, (f"{few} {compare}{but}",)
     older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.is_older]
     if older:
-        files = f"the statistics of {' and '.join(older)} are of an earlier version"
-        remedy = "create them again to compare these as well"
-        yield NOT_COMPARED, (f"{files}, without the range and detail of images: {remedy}",)
+        files = f"an earlier version wrote the statistics of {' and '.join(older)}"
+        remedy = "create the statistics again to compare these as well"
+        yield (
+            NOT_COMPARED,
+            (f"{files} and did not record the range and detail of images: {remedy}",),
+        )
 
 
 def _side_ratio(real: Measures, fake: Measures) -> float:
@@ -282,7 +286,7 @@ def _compare_sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
     elif _side_ratio(real, fake) > _MIN_SIZE_RATIO and smaller < _INPUT_SIDE:
         differing = (
             f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's "
-            f"{real.side:.0f}"
+            f"images is {real.side:.0f}"
         )
     if differing:
         effect = "they are shrunk by different factors"
@@ -290,7 +294,7 @@ def _compare_sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
         if smaller < _INPUT_SIDE:
             effect = "the smaller ones are blurred when they are enlarged"
         if stretched and size and fake_size:
-            effect = "the resize to the network's input, a square, stretches them differently"
+            effect = "resizing to the network's square input stretches them differently"
             crops = crops_to_one_size(size, fake_size)
             remedy = f"crop them as for training, or compare with {crops}"
         yield "other size", (differing, effect, remedy)
@@ -382,8 +386,8 @@ def _compare_detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     if min(real.colourful.mean(), fake.colourful.mean()) < 0.5:
         return
     for images, name, others, other_name, reason in (
-        (fake, "FAKE", real, "REAL", "the generator leaves it out"),
-        (real, "REAL", fake, "FAKE", "FAKE's is noise"),
+        (fake, "FAKE", real, "REAL", "the generator leaves out such detail"),
+        (real, "REAL", fake, "FAKE", "the detail in FAKE is noise"),
     ):
         share, other_share = _means(images.repeated, others.repeated)
         is_enlarged = share > _SOME_REPEATS and other_share < _FEW_REPEATS
@@ -393,7 +397,7 @@ def _compare_detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
         for part, words in _PARTS:
             kept = _find_lost_detail(images, others, part)
             if kept is not None:
-                yield "less detail", (words, name, kept, other_name, reason)
+                yield "less detail", (words, name, other_name, kept, reason)
                 return
 
 

@@ -419,8 +419,8 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
     elif pattern is None:
         remedy = f"if these are generated samples, {remedy}"
     else:
-        processes = f"{pattern.multiplicity} processes had used the same random seed"
-        remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
+        processes = f"{pattern.multiplicity} processes used the same random seed"
+        remedy = f"it looks as if {processes}, or each batch started from it: {remedy}"
     example = duplicates.examples[0][0] if duplicates.examples else ""
     message = f"{describe_duplicates(duplicates)}; {remedy}"
     return Finding(COPIES, "high", duplicates.copies, example, message)
@@ -433,8 +433,8 @@ def leak_finding(real: str, shared: SharedCopies, images: int) -> Finding:
     one, other = shared.examples[0]
     message = (
         f"{shared.count} of {images} images are pixel-identical to images in {real} (for example "
-        f"{one} and {other}): remove real images that were mixed in; otherwise the generator has "
-        "memorised training images"
+        f"{one} and {other}): remove real images that were mixed in; if none were, the generator "
+        "has memorised training images"
     )
     severity: Severity = "high" if shared.count >= NOTABLE_SHARE * images else "medium"
     return Finding("leak", severity, shared.count, one, message, "pair")

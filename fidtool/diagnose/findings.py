@@ -79,10 +79,10 @@ _TEXTS = {
     "has diverged, too few sampling steps were used, or values overflowed when they were "
     "converted to bytes",
     "negative": f"have more than {_BLACK_SHARE:.0%} of their values at 0, often in a single "
-    "channel: it looks as if values in [-1, 1] had been clipped to [0, 1]; convert them with (x "
-    "+ 1) / 2",
-    "pale": f"have no pixel value below {_PALE}: it looks as if values in [0, 1] had been "
-    "converted as if they were in [-1, 1]; omit (x + 1) / 2",
+    "channel: it looks as if values in [-1, 1] were clipped to [0, 1]; convert them with (x + 1) "
+    "/ 2",
+    "pale": f"have no pixel value below {_PALE}: it looks as if values in [0, 1] were converted "
+    "as values in [-1, 1]; omit (x + 1) / 2",
     "clipped": f"have more than {_SATURATED:.0%} of their values at 0 or 255: unless they are "
     "drawings in pure colours, values of a wider range, such as normalised ones, were clipped "
     "when they were converted to bytes",
@@ -90,8 +90,9 @@ _TEXTS = {
     "scaled down twice",
     "odd size": "are not {} pixels like the others: check that they belong to the set",
     "gray": "are grayscale and the others are in colour",
-    "strong compression": f"are JPEGs of quality below {_STRONG} (the median is {{}}): "
-    "compression artefacts change the distance; compress less, or both sets alike",
+    "strong compression": f"are JPEGs with a quality below {_STRONG} (the median is {{}}): "
+    "compression artefacts change the distance; compress less, or compress both sets in the same "
+    "way",
     "mixed formats": "are in a lossy format (JPEG, lossy WebP) and the others are not, so only "
     "some have compression artefacts: save all in the same format",
 }
@@ -109,11 +110,12 @@ class Finding:
 
     Attributes:
         code: identifier for scripts, such as ``noise``.
-        severity: effect on the distance: ``high`` means that it says little about the generator,
-            ``medium`` that it changes noticeably, ``low`` that it may change.
+        severity: effect on the distance: ``high`` means that the distance says little about the
+            generator, ``medium`` that it changes noticeably, ``low`` that it may change.
         count: number of images concerned.
         example: path of one of these images; empty if the finding is about the set as a whole.
-        message: a sentence with what was found, how many images, the probable cause and the remedy.
+        message: a sentence that states what was found in how many images, the probable cause and
+            the remedy.
         set: what it is about: FAKE, REAL, or FAKE compared with REAL.
     """
 

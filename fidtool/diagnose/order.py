@@ -44,7 +44,7 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     message = (
         f"{len(images)} of {min(len(fake), SAMPLE)} images{sample} fit another image of REAL "
         f"better than their partner ({example}): the two sets are probably in different orders, "
-        "and the values of their pairs are then meaningless; put both into the same order, or "
+        "which makes the values of the pairs meaningless; put both sets into the same order, or "
         f"choose the pairs in another way ({option('pairs', ...)})"
     )
     return [Finding(OTHER_ORDER, "high", len(images), file, message, "pair")]

@@ -47,11 +47,11 @@ def error_bars(
     real: Gaussian, fake: Features, settings: FeatureSettings
 ) -> tuple[Distances, Curve]:
     """Compute the FIDs of parts of the images, from which `interval` gets the error bars. On rank
-    zero.
+    0.
 
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
     real images are taken to be fixed: the error bars do not include their bias or their sampling
-    error. Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images
+    error. Memory: 20 matrices of D x D in float64, on rank 0. Time: the covariance of the images
     and 41 distances, each of which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images
     per dimension, 25.
 
@@ -80,7 +80,7 @@ def error_bars(
 
 
 def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings) -> Curve:
-    """Compute the FID of parts of the images, for any number of images. On rank zero.
+    """Compute the FID of parts of the images, for any number of images. On rank 0.
 
     Parts without images are omitted. For the arguments see `error_bars`.
     """

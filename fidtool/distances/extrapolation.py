@@ -45,7 +45,7 @@ def fid_infinity(
     do not contain the first term, which is the larger one, because all subsets come from the same n
     images. The neglected term c' / N² bends the line: if a parabola changes the value at 1/N = 0 by
     more than twice the noise of this change, its square, minus that of the noise, is added to
-    error². Cost: an eigendecomposition and n D² operations on rank zero, which is less than one
+    error². Cost: an eigendecomposition and n D² operations on rank 0, which is less than one
     point.
 
     Args:

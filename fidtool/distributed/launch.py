@@ -29,7 +29,7 @@ class Launch(NamedTuple):
 
     Attributes:
         local_rank, local_world_size: among the run's processes on this machine.
-        store: host and port of the rendezvous store, which torchrun or rank zero serves; ``("",
+        store: host and port of the rendezvous store, which torchrun or rank 0 serves; ``("",
             0)`` if none is known.
         hint: what to do if the other ranks never join; empty if the launcher is known to have
             started them.
@@ -52,7 +52,7 @@ def will_be_restarted(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def launcher_serves_store() -> bool:
-    """Whether torchrun serves the rendezvous store; otherwise rank zero does."""
+    """Whether torchrun serves the rendezvous store; otherwise rank 0 does."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

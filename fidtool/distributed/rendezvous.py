@@ -61,7 +61,7 @@ _served_stores: dict[tuple[str, int], TCPStore] = {}
 
 
 def _connect(launch: Launch, seconds: float) -> TCPStore:
-    """A new connection to the store, which rank zero serves if torchrun does not.
+    """A new connection to the store, which rank 0 serves if torchrun does not.
 
     Raises:
         RunError: if no store could be reached within ``seconds``.
@@ -303,8 +303,8 @@ class GroupRendezvous:
             advice = "every rank must make the same calls in the same order"
             if any(" of metric " in purpose for purpose in by_purpose):
                 advice += (
-                    "; pass name=... to a metric that only some ranks create, because those "
-                    "without are counted"
+                    "; pass name=... to a metric that only some ranks create, because unnamed "
+                    "metrics are numbered on each rank"
                 )
             raise mark_agreed(
                 RunError(f"the ranks are in different calls: {', '.join(parts)}", advice)

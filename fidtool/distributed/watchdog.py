@@ -7,7 +7,7 @@ the rank that prints the failure claims.
 
 1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the
    store; a process on this machine that has ended; a signal; a lost or silent store; a silent rank.
-   Rank zero watches all others, and they watch rank zero.
+   Rank 0 watches all others, and they watch rank 0.
 2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or
    collective, and `end_run` prints the failure. In a calling program it first abandons a
    collective that still waits.
@@ -277,7 +277,7 @@ class Watchdog:
         return ", ".join(late[:8]) or "the other ranks"
 
     def leave(self, succeeded: bool) -> None:
-        """Announce that this rank leaves. Rank zero, which may serve the store, waits for the
+        """Announce that this rank leaves. Rank 0, which may serve the store, waits for the
         others to leave first.
 
         After a success it waits up to the peer deadline, and the guard ends.
@@ -375,7 +375,7 @@ class Watchdog:
         if now - self._last_contact > patience:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))
-            silent = [0]  # also on rank zero, whose program may have its store elsewhere
+            silent = [0]  # also on rank 0, whose program may have its store elsewhere
         for rank in silent:
             if not self._has_left(rank):
                 return self._lost_rank_failure(rank, f"sent no heartbeat {limit}")
@@ -442,7 +442,7 @@ class Watchdog:
                     os.kill(self._visible[failure.rank].pid, signal.SIGKILL)
 
     def _print_once(self, error: FidtoolError) -> None:
-        """Print the error on one rank, preferably rank zero if it runs, because users read its
+        """Print the error on one rank, preferably rank 0 if it runs, because users read its
         log.
 
         Without the store every rank prints, as none can know whether another rank did.

@@ -115,7 +115,7 @@ class World:
         return tensor if sent is tensor else tensor.copy_(sent)
 
     def broadcast(self, value: T) -> T:
-        """Return rank zero's ``value`` (a picklable object) on every rank."""
+        """Return rank 0's ``value`` (a picklable object) on every rank."""
         if self.size == 1:
             return value
         import torch
@@ -125,7 +125,7 @@ class World:
             data = _pickle(value)
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         data.resize_(int(self.all_reduce_sum(size)))
-        # From rank zero by default.
+        # From rank 0 by default.
         self._run_collective(lambda group: group.broadcast([data]), data)
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
@@ -170,13 +170,13 @@ class World:
             ) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
-        """Call ``work`` on rank zero only. Returns its value, or raises its error, on every
+        """Call ``work`` on rank 0 only. Returns its value, or raises its error, on every
         rank.
         """
         return self.broadcast(self.only_on_rank_zero(work))  # type: ignore[return-value]
 
     def only_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """Call ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks
+        """Call ``work`` on rank 0 only. Returns its value there and None elsewhere; all ranks
         raise its error.
         """
         result: T | None = None

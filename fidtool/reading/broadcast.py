@@ -1,4 +1,4 @@
-"""Rank zero's list of images on every rank, and a check that their contents are the same."""
+"""Rank 0's list of images on every rank, and a check that their contents are the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broadcast_images(
     value_range: ValueRange | None,
     seconds: float,
 ) -> ImageSet:
-    """Broadcast rank zero's list of images, to which others pass None. A collective.
+    """Broadcast rank 0's list of images, to which others pass None. A collective.
 
     The ranks then compare a sample of the contents, because a path may refer to different files on
     another machine: an InputError if they differ. Images in memory are this rank's own. The sample

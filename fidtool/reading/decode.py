@@ -246,8 +246,8 @@ def _explain_failure(error: Exception, data: bytes) -> str:
         start = f"it begins like {name} but is damaged or truncated"
     if name == "TIFF":
         start += (
-            ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it "
-            "lacks: save an array, .npy"
+            ", has more bands than Pillow reads (save 3 as RGB), or has floats of a kind that "
+            "Pillow cannot read (save an array, .npy)"
         )
     return f"not an image that Pillow can read ({start})"
 

@@ -150,8 +150,8 @@ def _decode(
                     image = decode_content(content, options)
                     if image.mode == "F" and not may_have_floats(file):
                         raise DecodeError(
-                            "it has floats, which the name of its file hides: rename it to .tif or "
-                            ".pfm"
+                            "it contains floats, which the name of its file does not show: "
+                            "rename it to .tif or .pfm"
                         )
                 except Exception as error:
                     piece.skipped.append(_skip_or_raise(file, error, options))

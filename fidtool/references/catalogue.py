@@ -115,7 +115,7 @@ def _adm(name: str, file: str, size: int, real_images: int | None = None) -> Ref
         shape=(size, size),
         framing="adm" if real_images else "",
         source="openai/guided-diffusion, evaluations/README.md",
-        note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
+        note="precision and recall compare its 10,000 images (arr_0) with the generated ones",
         classes=_CLASSES if real_images else None,
         split=TRAINING,
     )
@@ -242,7 +242,7 @@ _ALL = (
         shape=(256, 256),
         framing="adm",
         source="cwhoaon/FD-Loss, README.md and scripts/ref",
-        note="statistics of six networks; those of Inception are ADM's",
+        note="statistics of six networks; the Inception statistics are ADM's",
         classes=_CLASSES,
         split=TRAINING,
     ),
@@ -306,7 +306,9 @@ def find_reference(text: str) -> tuple[Reference, str]:
     if reference is None:
         typed = f"{project}:{name}" if rest else project
         close = suggest_references(typed)
-        raise unknown_name_error("reference", typed, (), "those of `fidtool refs`", close=close)
+        raise unknown_name_error(
+            "reference", typed, (), ("the names that `fidtool refs` lists"), close=close
+        )
     if not key:
         return reference, ""
     for array in reference.arrays:

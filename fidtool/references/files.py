@@ -195,7 +195,9 @@ def _copy(
     is_large = size > WHOLE_BYTES and not file.pickle
     if not is_large or not remote.seekable():
         shown = megabytes(size) if size else "unknown size"
-        partless = ", all of it because the server returns no parts of files" if is_large else ""
+        partless = (
+            ", the whole file because the server cannot send only a part of it" if is_large else ""
+        )
         say(f"downloading {file.name} from {url} ({shown}{partless})")
         _copy_blocks(remote, target, file.name, remote.size, say)
         return

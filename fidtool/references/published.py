@@ -74,7 +74,7 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     known = dict.fromkeys(value.reference for value in values)
     chosen = _match(reference, known)
     if not chosen:
-        listed = "those of `fidtool published`"
+        listed = "the names that `fidtool published` lists"
         raise unknown_name_error("reference of published values", reference, known, listed)
     return [value for value in values if value.reference in chosen]
 

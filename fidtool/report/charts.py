@@ -430,5 +430,5 @@ def set_text(images: SetResult, longest: int = _MAX_LINE) -> str:
     count = format_image_counts([images.count])
     if images.count is not None and images.found not in (None, images.count):
         count = f"{images.count:,} of {format_image_counts([images.found])}"
-    framed = f", framed by {images.framing}" if images.framing else ""
+    framed = f", cropped by {images.framing}" if images.framing else ""
     return f"{shorten(images.name, longest)} ({count}{framed})"

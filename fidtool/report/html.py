@@ -206,10 +206,10 @@ def _describe_best(
     best = sorted(column.best)
     if not best:
         rated = sum(not is_real(result) for result in results)
-        alike = ", which cannot be told apart" if column.better and rated > 1 else ""
+        alike = ", which cannot be distinguished" if column.better and rated > 1 else ""
         return [], f"{title} of {len(results)} sets{alike}"
     if len(best) > 1:
-        return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
+        return best, f"{len(best)} of {len(results)} sets are the best and cannot be distinguished"
     name = shorten(names[best[0]], 48)
     if is_known:
         return best, f"{name} is the best"
@@ -303,11 +303,11 @@ def list_duplicate_sentences(diagnosis: Diagnosis) -> list[str]:
     sentences = []
     for name, duplicates in (("FAKE", diagnosis.fake), ("REAL", diagnosis.real)):
         if duplicates is not None and duplicates.copies:
-            more = "" if duplicates.complete else "; near ones were not searched for"
+            more = "" if duplicates.complete else "; near duplicates were not searched for"
             sentences.append(f"{name}: {describe_duplicates(duplicates)}{more}.")
     if diagnosis.shared is not None and diagnosis.shared.count:
         shared = format_count(diagnosis.shared.count, "image")
-        sentences.append(f"Pixel-identical to images of REAL: {shared} of FAKE.")
+        sentences.append(f"Pixel-identical to images in REAL: {shared} in FAKE.")
     return sentences
 
 

@@ -99,7 +99,7 @@ def log_values(
                 call_with_timeout(partial(log, place, name, rows), LOG_SECONDS)
         except (Exception, SystemExit) as error:
             warn(
-                f"{option('log', text)} failed, the result is complete: "
+                f"{option('log', text)} failed, but the result is complete: "
                 f"{format_message(error).rstrip('.')}; {remedy}"
             )
 

@@ -290,7 +290,7 @@ def _class_tables(saved: SavedResults) -> list[Table]:
         shown = zip(*rows[: _MAX_CLASSES + 1], strict=True)
         columns = [Column(heading, texts) for heading, *texts in shown]
         more = len(rows) - 1 - _MAX_CLASSES
-        notes = [f"and {more} more, see the JSON"] if more > 0 else []
+        notes = [f"and {more} more, listed in the JSON"] if more > 0 else []
         name = result.fake.name + file
         tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], notes))
     return tables
@@ -321,8 +321,8 @@ def describe_marks(
     rated = any(value.number.better and value.column not in doubted for value in evaluation.values)
     if rated and len(results) > 1 and any(map(is_real, results)):
         sentences.append(
-            "Sets that contain images of REAL are never marked as best, nor is a set that is the "
-            "only other one."
+            "Sets that contain images of REAL are never marked as best. If there is only one "
+            "other set, it is not marked either."
         )
     return sentences
 
@@ -517,9 +517,9 @@ def find_incomparable(saved: SavedResults) -> tuple[dict[Kind, Value], list[str]
     where = ""
     if len(doubted) < len(known):
         titles = ", ".join(value.short_title for value in doubted.values())
-        where = f" in the columns of {titles}"
+        where = f" for {titles}"
     sentence = (
-        f"Not comparable between all rows, so that none is marked{where}: "
+        f"The rows are not all comparable, so none is marked as best{where}: "
         f"{'; '.join(reasons.values())}."
     )
     return doubted, [sentence]

@@ -48,8 +48,8 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 
 def class_summaries(result: Comparison) -> list[str]:
-    """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3
-    (cat)``.
+    """Return a line per value of classes or folders: ``FID per class: mean 45.2 over 10 classes,
+    worst 81.3 (cat)``.
     """
     classes = result.classes
     if classes is None:
@@ -58,8 +58,9 @@ def class_summaries(result: Comparison) -> list[str]:
     for value in result.values:
         if value.key not in classes.mean:
             continue
-        known = sum(value.key in part.metrics for part in classes.classes)
-        mean = f"mean {format_number(value, classes.mean[value.key])} of {known}"
+        rated = sum(value.key in part.metrics for part in classes.classes)
+        known = format_count(rated, classes.kind, "classes" if classes.kind == "class" else "")
+        mean = f"mean {format_number(value, classes.mean[value.key])} over {known}"
         if value.key in classes.worst:
             name, worst = classes.worst[value.key]
             mean += f", worst {format_number(value, worst)} ({name})"
@@ -109,11 +110,10 @@ def heldout_lines(result: Comparison) -> list[str]:
             lines.append(f"{value.title} of {name}: {format_number(value, floor)} ({about})")
     near = heldout.nearest
     figures = (
-        f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL "
-        f"than all of {name}; "
-        f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± "
-        f"{near.error:.3f} without); "
-        f"median distances {near.median:.4g} and {near.heldout_median:.4g}; "
+        f"{near.closer:.2%} of the images in FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are "
+        f"closer to REAL than all images in {name}; the chance that an image in FAKE is closer "
+        f"than one in {name} is {near.probability:.3f} (0.5 ± {near.error:.3f} without "
+        f"memorisation); median distances {near.median:.4g} and {near.heldout_median:.4g}; "
         f"{near.copies} and {near.heldout_copies} images at distance 0"
     )
     verdict = _describe_memorisation(heldout, result.fake)
@@ -129,10 +129,11 @@ def _describe_memorisation(heldout: Heldout, fake: SetResult) -> str:
     """
     near = heldout.nearest
     if near.copies:
-        return f"FAKE has {format_count(near.copies, 'copy', 'copies')} of images of REAL"
+        return f"FAKE has {format_count(near.copies, 'copy', 'copies')} of images in REAL"
     if near.heldout_copies:
         copies = format_count(near.heldout_copies, "image")
-        return f"it cannot be told, as {copies} of {heldout.name} are in REAL"
+        verb = "is" if near.heldout_copies == 1 else "are"
+        return f"it cannot be judged, because {copies} in {heldout.name} {verb} also in REAL"
     images = fake.with_features or fake.count or 0
     closer = round(near.closer * images)
     chance = exp(
@@ -141,7 +142,9 @@ def _describe_memorisation(heldout: Heldout, fake: SetResult) -> str:
     )
     if chance < _TEST_LEVEL:
         verb = "is" if closer == 1 else "are"
-        return f"{format_count(closer, 'image')} of FAKE {verb} probably near copies of REAL"
+        return (
+            f"{format_count(closer, 'image')} in FAKE {verb} probably near copies of images in REAL"
+        )
     if near.probability > 0.5 + _Z_SCORE * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
@@ -161,7 +164,7 @@ def crop_lines(evaluation: Evaluation) -> list[str]:
         for images in (result.real, result.fake):
             if images.framing is not None:
                 crops.setdefault(images.framing, {})[images.name] = None
-    return [f"{', '.join(paths)}: framed by {crop.described}" for crop, paths in crops.items()]
+    return [f"{', '.join(paths)}: cropped by {crop.described}" for crop, paths in crops.items()]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
@@ -186,7 +189,7 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         for part in influence.removals:
             lines.append(
                 f"  without the worst {part.fraction:.1%} ({format_count(part.images, 'image')}) "
-                f"the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})"
+                f"the {title} is {part.distance:.6g} (the effects predict {part.predicted:.6g})"
             )
         if influence.doubt and influence.most_harmful:
             lines.append(f"  the effects are rough estimates: {influence.doubt}")

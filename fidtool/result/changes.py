@@ -54,7 +54,7 @@ class Change:
     """What changed from one result of a FAKE to another.
 
     Attributes:
-        fake: the path of FAKE; if it changed, both.
+        fake: the path of FAKE; both paths if it changed.
         verdict: ``worse``, ``better``, ``cannot be distinguished``, ``cannot tell`` or ``not
             comparable``.
         reason: why this is the verdict.
@@ -128,7 +128,8 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
             problems.append(ResultWarning("", text))
     if problems and not results:
         raise InputError(
-            f"{problems[0]}; so are all others:", f"pass the file of {option('history')}"
+            f"{problems[0]}; all other lines are left out as well:",
+            f"pass the file of {option('history')}",
         )
     return sorted(results, key=lambda result: result.run.date), problems
 

@@ -82,27 +82,28 @@ class SetResult:
 
     Attributes:
         name: path as passed by the caller.
-        count: number of images used; None if a statistics file does not have it.
+        count: number of images used; None if a statistics file does not state it.
         found: number of images before ``num`` took a sample; None if a statistics file does not
-            have it, and for an iterable of which ``num`` took the first images.
+            state it, and for an iterable of which ``num`` took the first images.
         passed_over: files of the source that were ignored; None for statistics files and iterables.
         framing: how the images were cropped and resized before anything else, such as ``adm:256``;
-            None if they were not, or if a statistics file does not have it.
+            None if they were not, or if a statistics file does not state it.
         made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None
-            if the file does not have them, and for images.
+            if the file does not state them, and for images.
         origin: the program that wrote its statistics file; empty if unknown, and for images.
-        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is
-            none.
+        reference: name of the published reference, such as ``adm:imagenet256``; empty if the set is
+            not one.
         sha256: SHA-256 of each array of the published reference, by its name.
         stated: whether its statistics state or imply their protocol; True for images.
         precision: precision in which its statistics were computed; None if a statistics file does
             not state it.
-        with_features: number of images whose per-image features were used; None if there are none.
+        with_features: number of images whose per-image features were used; None if no per-image
+            features were used.
         formats: number of images by file format; None if the images were not inspected.
         sizes: number of images by width and height, such as ``256x256``: the most frequent sizes.
-            None as above.
+            None if the images were not inspected.
         pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty
-            as above.
+            if the images were not inspected.
     """
 
     name: str
@@ -129,7 +130,7 @@ class SetResult:
         image_set = cls(**from_json_fields(cls, content, complete=True))
         for size in image_set.sizes or ():
             if not re.fullmatch("[0-9]+x[0-9]+", size):
-                raise ValueError(f"{size!r} is no size")
+                raise ValueError(f"{size!r} is not a size")
         return image_set
 
     @property
@@ -154,13 +155,13 @@ class Comparison:
         metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite
             and at least 0), ``kid`` and ``kid_std`` (missing if every subset is the whole of both
             sets, since there is no spread) and ``kid_subset_size`` (if a set has fewer images than
-            the setting), ``is``, ``is_std`` and ``is_order`` (ratio of the score of parts in stored
-            order to that of random parts; with ``is_part_size`` only), ``precision``, ``recall``,
-            ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and
+            the setting), ``is``, ``is_std`` and ``is_order`` (ratio of the score for splits in
+            stored order to the score for random splits; with ``is_part_size`` only), ``precision``,
+            ``recall``, ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and
             ``fid_infinity_error`` (one standard error), ``cmmd``, ``mind``, ``mifid`` and
             ``mifid_distance`` (mean cosine distance of the real images to the nearest generated
             one), ``vendi``, ``authpct``, ``clip_score``, ``clip_score_std`` and ``clip_score_cut``
-            (number of captions that were cut). Values of features that are not Inception's 2048
+            (number of captions that were cut). Values from features other than Inception's 2048
             have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
         warnings: warnings about these values, the worst first.
         skipped: files of the sets that were skipped, REAL's first.
@@ -170,14 +171,14 @@ class Comparison:
         uncertainties: uncertainty of the Fréchet distance of each network, by key; empty if not
             requested.
         influence: images that raise the Fréchet distance; None if not requested.
-        exhibit: what a page shows besides; None unless a page was requested.
+        exhibit: what else a page shows; None unless a page was requested.
         missed: one sentence per missed gate.
-        of_images: values of single images of FAKE; None without metrics that have them, and if the
+        of_images: values of single images in FAKE; None without metrics that have them, and if the
             result was read from a file.
         heldout: comparison with a held-out set; None without one.
-        classes: numbers of images of each class in both sets, and its values if they were
+        classes: number of images in each class in both sets, and values per class if they were
             requested; None if the classes of a set are not known, or the sets have fewer than two
-            in common.
+            classes in common.
     """
 
     real: SetResult

@@ -30,11 +30,11 @@ class Interval:
     """An estimate with its standard error and confidence interval.
 
     Attributes:
-        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often
-            as positive.
+        value: the estimate. It is unbiased, so for a distance near 0 it is negative as often as
+            positive.
         error: standard error of the estimate.
         low: lower end of the 95 % confidence interval.
-        high: upper end of it.
+        high: upper end of this interval.
     """
 
     value: float
@@ -93,12 +93,12 @@ class Uncertainty:
     sampling of FAKE.
 
     Attributes:
-        bias: estimated bias, the distance of this number of images minus that of infinitely many;
+        bias: estimated bias: the distance for this number of images minus the distance for
+            infinitely many; None if withheld.
+        corrected: bias-corrected distance, which estimates the distance for infinitely many images;
             None if withheld.
-        corrected: bias-corrected distance, an estimate for infinitely many images; None if
-            withheld.
         withheld: why there is no interval; empty if there is one.
-        curve: pairs of a number of images and their distance, ascending; the last pair is of all
+        curve: pairs of a number of images and their distance, ascending; the last pair is for all
             images.
         real: what REAL counts as.
         level: confidence level of the interval.
@@ -118,9 +118,9 @@ class Difference:
 
     Attributes:
         first: path of the first FAKE, as passed by the caller.
-        second: path of the second one.
-        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95
-            % interval; negative if the first is better.
+        second: path of the second FAKE.
+        interval: bias-corrected Fréchet distance of the first FAKE minus that of the second, with
+            its 95 % interval; negative if the first is better.
         key: key of the distance, such as ``fd_dinov2``.
     """
 
@@ -148,23 +148,23 @@ class Difference:
 
 @dataclass(frozen=True)
 class Nearest:
-    """Distances of the images of FAKE, and of held-out ones, to their nearest images of REAL, the
-    training set.
+    """Distances from the images in FAKE, and from held-out images, to their nearest images in REAL,
+    the training set.
 
-    They are Euclidean distances of the features of the first network. A diagnostic of memorisation,
-    no quality score.
+    They are Euclidean distances between the features of the first network: a diagnostic of
+    memorisation, not a quality score.
 
     Attributes:
-        median: median of the distances of FAKE.
-        heldout_median: that of held-out images.
-        copies: number of images of FAKE at the distance 0.
-        heldout_copies: number of held-out images at the distance 0.
-        closer: share of FAKE that is closer to REAL than every held-out image.
+        median: median of the distances for FAKE.
+        heldout_median: median of the distances for held-out images.
+        copies: number of images in FAKE at distance 0.
+        heldout_copies: number of held-out images at distance 0.
+        closer: share of the images in FAKE that are closer to REAL than every held-out image.
         low: lower end of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for
             these held-out images.
-        high: upper end of it.
-        probability: estimated probability that an image of FAKE is closer to REAL than a held-out
-            one, with half of that of equal distances: 0.5 without memorisation, and more with it
+        high: upper end of this interval.
+        probability: estimated probability that an image in FAKE is closer to REAL than a held-out
+            image, where equal distances count half: 0.5 without memorisation, and more with it
             (Mann & Whitney's U / nm, as in Meehan, Chaudhuri & Dasgupta 2020).
         error: standard error of ``probability`` without memorisation.
     """
@@ -186,11 +186,11 @@ class Heldout:
 
     Attributes:
         name: path of the held-out set, as passed by the caller.
-        count: number of its images.
-        images: number of its first images, in their pseudo-random order, of which the floors are:
-            that of FAKE, or all if there are fewer.
-        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by
-            their keys.
+        count: number of images in this set.
+        images: number of held-out images from which the floors are computed, the first in their
+            pseudo-random order: as many as FAKE has, or all if there are fewer.
+        floors: Fréchet distances between these images and REAL by key, which a perfect generator
+            would have.
         nearest: whether FAKE copies REAL.
     """
 
@@ -203,12 +203,12 @@ class Heldout:
 
 @dataclass(frozen=True)
 class HarmfulImage:
-    """An image of FAKE and its effect.
+    """An image in FAKE and its effect.
 
     Attributes:
         file: path of the image.
-        effect: decrease of the Fréchet distance without it, to first order; negative if it would
-            rise.
+        effect: decrease of the Fréchet distance without the image, to first order; negative if the
+            distance would rise.
     """
 
     file: str
@@ -221,7 +221,7 @@ class Removal:
 
     Attributes:
         fraction: fraction of FAKE that is removed.
-        images: number of images that is.
+        images: number of images that are removed.
         predicted: Fréchet distance of the remaining images according to the effects, to first
             order.
         distance: Fréchet distance of the remaining images, computed.
@@ -235,12 +235,13 @@ class Removal:
 
 @dataclass(frozen=True)
 class Influence:
-    """Images of FAKE that raise its Fréchet distance.
+    """Images in FAKE that raise its Fréchet distance.
 
     Attributes:
-        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at
-            most 1000.
-        least_harmful: images without which it would rise most, the best first; at most 20.
+        most_harmful: images that raise the distance most, the worst first: 2 % of FAKE, at least 20
+            and at most 1000.
+        least_harmful: images whose removal would raise the distance most, the best first; at most
+            20.
         removals: effects of removing the worst 0.5, 1 and 2 %.
         doubt: why the effects are rough estimates; empty if they are not.
     """
@@ -263,9 +264,9 @@ class Neighbour:
     """A generated image and its nearest real one.
 
     Attributes:
-        fake: path of the generated image, or that of its set with an index if only features are
+        fake: path of the generated image, or the path of its set with an index if only features are
             known.
-        real: the same of the real one.
+        real: the same for the real image.
         distance: Euclidean distance between their features.
     """
 
@@ -276,7 +277,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ImageValues:
-    """Values of single images of FAKE.
+    """Values of single images in FAKE.
 
     Attributes:
         files: paths of the images.
@@ -295,7 +296,7 @@ class WorstPair:
     """A pair of images with a value that is among the worst.
 
     Attributes:
-        fake: path of the image of FAKE.
+        fake: path of the image in FAKE.
         real: path of its partner in REAL.
         key: key of the value, such as ``psnr``.
         value: the value of the pair.
@@ -309,17 +310,17 @@ class WorstPair:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a page can show of one FAKE and of REAL.
+    """What a page can show about one FAKE and about REAL.
 
     Attributes:
         fake: properties of FAKE; None if its images were not inspected.
-        real: properties of REAL; None as above.
-        random: paths of the first images of FAKE in its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty if either set's
-            features are unknown.
-        random_real: as ``random``, of REAL.
+        real: properties of REAL; None if its images were not inspected.
+        random: paths of the first images in FAKE, in its pseudo-random order.
+        neighbours: some images in FAKE, each with its nearest real image; empty if the features of
+            either set are unknown.
+        random_real: as ``random``, for REAL.
         without_features: paths of the sets whose per-image features are unknown.
-        worst_pairs: the worst pairs of images by each metric of pairs, the worst first.
+        worst_pairs: the worst pairs of images by each metric that compares pairs, the worst first.
     """
 
     fake: Health | None = None
@@ -339,8 +340,8 @@ class ClassResult:
         name: name of the class or folder.
         real: number of images in REAL.
         fake: number of images in FAKE.
-        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON;
-            without those that were not requested or need more images.
+        metrics: values for its images in FAKE against its images in REAL, by their keys in the
+            JSON; without values that were not requested or need more images.
         corrected: bias-corrected Fréchet distance; None if error bars were not requested or need
             more images.
     """
@@ -367,12 +368,12 @@ class Classes:
     """The classes of REAL and a FAKE, or their folders.
 
     Attributes:
-        kind: what they are.
-        classes: all that are in either set, the worst by the first value first; those without
-            values last, by name.
+        kind: whether they are classes or folders.
+        classes: all classes or folders in either set, the worst by the first value first; those
+            without values last, by name.
         mean: mean of each value over the classes that have it, by its key in the JSON.
-        worst: name and value of the worst class, of values of which lower or higher is better.
-        min_class: smallest number of images in REAL and FAKE of a class that has values; None if
+        worst: name and value of the worst class, for values where lower or higher is better.
+        min_class: number of images that a class needs in both REAL and FAKE to have values; None if
             only the metrics limit it.
     """
 
@@ -393,13 +394,13 @@ class Classes:
 
 @dataclass(frozen=True)
 class NotComputed:
-    """A metric that could not be computed, at all or of some FAKEs.
+    """A metric that could not be computed, at all or for some FAKEs.
 
     Attributes:
-        metric: its name, with the network in brackets if that is a further one.
+        metric: its name, with the network in brackets if that is not the first one.
         title: the titles of its values.
-        reason: why it was not.
-        requested: whether it was requested by name, so that the run fails without it.
+        reason: why it was not computed.
+        requested: whether it was requested by name: the run then fails without it.
     """
 
     metric: str

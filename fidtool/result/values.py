@@ -45,11 +45,11 @@ class FeatureSource:
     """What values are computed from: the features of one network.
 
     Attributes:
-        layer: their name in statistics files and among the definitions of a result.
+        layer: name of the features in statistics files and among the definitions of a result.
         network: the network: value of ``--extractor``, or its name in the statistics files; empty
             if unknown. If ``--allow-mismatch`` compares two networks, the names of both.
         dims: length of a feature vector; 0 for the pixels of images.
-        qualifier: what titles have in brackets: the network or the dimensions; empty for
+        qualifier: what titles show in brackets: the network or the dimensions; empty for
             Inception's 2048 features and the usual network of a metric with its own.
     """
 
@@ -91,12 +91,12 @@ class FeatureSource:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a run: a number of a metric, of the features of one network.
+    """A value of a run: one number of a metric, computed from the features of one network.
 
     Attributes:
         metric: name of the metric.
         number: the number, and how it is shown.
-        features: the features that it is computed from.
+        features: the features that the number is computed from.
     """
 
     metric: str

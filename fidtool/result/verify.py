@@ -207,9 +207,9 @@ class _Requirements:
             found = expected if count is None else count
             self._add_equal("images of REAL", found, expected, self.published.source)
         else:
-            whole = "all images of the data set"
+            whole = "all images of the dataset"
             if self.preset.prefix:
-                whole = "those of the published reference"
+                whole = "all images of the published reference"
             unreadable = [file for file in self.result.skipped if file.set == self.real.name]
             available = self.real.found
             if available is not None and count is not None and count + len(unreadable) < available:
@@ -297,7 +297,7 @@ class _Requirements:
         self._add("reference", met, found, self.preset.reference)
 
     def _find_split(self) -> tuple[str, str]:
-        """Return the split of its data set that REAL is, and the reason; both empty if it is not
+        """Return the split of its dataset that REAL is, and the reason; both empty if it is not
         known.
         """
         named = self.published or find_reference_by_file(self.real.name)
@@ -314,12 +314,14 @@ class _Requirements:
         name = "crop of REAL"
         crop = self.real.framing
         if self.published is not None:
-            found = "as published" if crop is None else f"{crop}, of cropped images"
+            found = (
+                "as published" if crop is None else (f"{crop}, of images that are cropped already")
+            )
             self._add(name, crop is None, found, "as published", self.published.source)
             return
         usual = self.preset.crop
         side = _common_side(self.fake)
-        expected = f"{usual}:{side or 'SIZE'}" if usual else "that of the paper"
+        expected = f"{usual}:{side or 'SIZE'}" if usual else "the crop in the paper"
         met = None
         if crop is not None:
             if side is not None and crop.size != side:

@@ -55,7 +55,7 @@ def _find_captions(set_plan: SetPlan, content: SetContent, texts: Texts) -> dict
     images = content.images
     setting = option("captions", texts.place or None)
     if images is None:
-        remedy = "pass a list in the order of the images"
+        remedy = "pass the captions as a list in the order of the images"
         if content.file is not None:
             remedy = "pass the images instead"
         if content.file is not None or not texts.listed:
@@ -70,11 +70,11 @@ def _find_captions(set_plan: SetPlan, content: SetContent, texts: Texts) -> dict
         positions = np.argsort(np.argsort(images.lines))[positions]
     elif texts.listed:
         problem = f"{setting} has no paths"
-        check_name_order(problem, path, images.stored, "add a column path")
+        check_name_order(problem, path, images.stored, "add a column named path")
     names = [images.stored[number] for number in images.order]
     captions = texts.for_images(path, images.prefix, names, positions, len(images.stored))
     if captions is None:
-        raise InputError(f"{setting} names no image of {path}, such as {images.file(0)}")
+        raise InputError(f"{setting} names no image in {path}, such as {images.file(0)}")
     return dict(zip(images.order.tolist(), captions, strict=True))
 
 

@@ -29,7 +29,7 @@ from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Stat
 def _select_rows(
     measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner
 ) -> MeasuredSet:
-    """Return some images of a set with mean and covariance of their features on rank zero. A
+    """Return some images of a set with mean and covariance of their features on rank 0. A
     collective.
     """
     features = {layer: vectors[rows] for layer, vectors in measured.features.items()}
@@ -110,7 +110,7 @@ def compute_classes(
 
 
 def _correct_distance(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner) -> Interval:
-    """The bias-corrected Fréchet distance of a class. On rank zero."""
+    """The bias-corrected Fréchet distance of a class. On rank 0."""
     parts, _ = error_bars(
         real.gaussian(), fake.features[FEATURES], runner.feature_settings(FEATURES)
     )
@@ -161,8 +161,9 @@ def class_warnings(
             if is_common and not keys <= result.metrics.keys():
                 missing.append(result.counted)
     if missing:
+        plural = "classes" if kind == "class" else ""
         lines.append(
-            f"too few images for all values of a {kind} in {len(missing)} of them: "
+            f"too few images for some values in {format_count(len(missing), kind, plural)}: "
             f"{shorten(', '.join(missing))}"
         )
     elif kind == "class" and not lines:
@@ -178,17 +179,17 @@ def class_warnings(
         return lines
     about = expected_distance(real.gaussian(), least.fake, least.real)
     lines.append(
-        f"the Fréchet distance of a {kind} of as few as {least.real} real and {least.fake} "
-        f"generated images ({least.name}) is too high: a perfect generator of all of REAL would "
-        f"have about {about:.3g}; compare it only with that of equal numbers of images"
+        f"the Fréchet distance is too high if a {kind} has as few as {least.real} real and "
+        f"{least.fake} generated images ({least.name}): a perfect generator of all of REAL would "
+        f"have about {about:.3g}; only compare it with distances for equal numbers of images"
     )
     if max(result.smaller for result in rated) > 2 * least.smaller:
         total = math.fsum(result.fake * result.metrics[distance.key] for result in rated)
         weighted = total / sum(result.fake for result in rated)
         lines.append(
-            f"the mean Fréchet distance of {classes.mean[distance.key]:.5g} counts each {kind} the "
-            "same, also small ones with far too high distances: weighted by generated images, the "
-            f"mean is {weighted:.5g}"
+            f"the mean Fréchet distance of {classes.mean[distance.key]:.5g} counts each {kind} "
+            "the same, even small ones with far too high distances: weighted by the number of "
+            f"generated images, the mean is {weighted:.5g}"
         )
     return lines
 

@@ -47,11 +47,11 @@ class Comparer:
     Attributes:
         runner: computes the metrics.
         heldout: compares each FAKE with a held-out set; None without one.
-        left_out: on rank zero, the metrics for which REAL or some FAKEs have too few images.
-        notes: on rank zero, what to say about these.
-        parts: on rank zero, by the keys of the distances and the FAKEs that have error bars: the
+        left_out: on rank 0, the metrics for which REAL or some FAKEs have too few images.
+        notes: on rank 0, what to say about these.
+        parts: on rank 0, by the keys of the distances and the FAKEs that have error bars: the
             distances that `difference` compares.
-        real: the inspection of REAL, on rank zero.
+        real: the inspection of REAL, on rank 0.
     """
 
     runner: MetricRunner
@@ -116,7 +116,7 @@ class Comparer:
 
 @dataclass
 class _ComparisonBuilder:
-    """The comparison of a FAKE, put together on rank zero.
+    """The comparison of a FAKE, put together on rank 0.
 
     Attributes:
         warnings: the warnings so far.
@@ -252,7 +252,7 @@ class _ComparisonBuilder:
             )
             if curve:
                 title = "distance" if value == self.plan.distance else value.title
-                curve = f"{title} by number of images {curve}"
+                curve = f"{title} by number of images: {curve}"
             text = f"no error bars: {uncertainty.withheld}"
             self.warnings.append(ResultWarning(path, text, detail=curve))
         return uncertainties

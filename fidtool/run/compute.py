@@ -164,7 +164,7 @@ def _check_values(
     if not isinstance(returned, Mapping) or not {*required} <= {*returned} <= names:
         declared = ", ".join(sorted(filter(None, names)))
         raise RunError(
-            f"the metric {metric.name} returned {short_repr(returned)}; it declares {declared}"
+            f"the metric {metric.name} returned {short_repr(returned)}, but declares {declared}"
         )
     values = {}
     for name, value in returned.items():

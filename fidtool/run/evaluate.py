@@ -62,12 +62,12 @@ def evaluate(
     Args:
         sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the
             settings.
-        check: called on rank zero before any work is done, with the paths of what the run reads.
+        check: called on rank 0 before any work is done, with the paths of what the run reads.
         began: when the process started, of `time.perf_counter`; None if this call is what the
             timeline begins with.
 
     Returns:
-        The evaluation and, on rank zero, what reads images of the run again for a page; None on the
+        The evaluation and, on rank 0, what reads images of the run again for a page; None on the
         other ranks.
     """
     if settings.heldout is not None:
@@ -144,7 +144,7 @@ def _prepare(
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, SetContent]]:
     """Open the sets, build the networks, and decide all that the run will do. A collective.
 
-    A set that is ``alone`` is not compared. Only rank zero knows what the sets hold, and the
+    A set that is ``alone`` is not compared. Only rank 0 knows what the sets hold, and the
     statistics that the set had ``before``.
     """
     world = run.world
@@ -154,9 +154,9 @@ def _prepare(
                 open_sets(requests, settings, run.console, alone), run.console
             )
         )
-        opening = cast(OpenedInputs, opened)  # it is only used on rank zero
+        opening = cast(OpenedInputs, opened)  # it is only used on rank 0
         chosen, images = world.on_rank_zero(lambda: (opening.settings, opening.images))
-    # Rank zero's default on all ranks: the plan must not depend on a rank's device.
+    # Rank 0's default on all ranks: the plan must not depend on a rank's device.
     batch_size = world.broadcast(chosen.batch_size or run.device.default_batch_size)
     classifier = not alone and any(
         requested.metric.classifier for requested in chosen.selected_metrics
@@ -178,7 +178,7 @@ def _build_evaluation(
     measurer: Measurer,
     origin: Origin,
 ) -> Evaluation:
-    """The evaluation, of which the warnings are printed. On rank zero."""
+    """The evaluation, of which the warnings are printed. On rank 0."""
     settings = plan.settings
     gated = ""
     if settings.fail_above is not None:
@@ -339,13 +339,13 @@ def measure_statistics(
     collective.
 
     Args:
-        check: called on rank zero before any work is done.
+        check: called on rank 0 before any work is done.
         sampled: whether to return a sample of ``stored`` images as well, see
             `fidtool.run.extract.read_sample`.
-        known, part, since: see `compute_statistics`; those of rank zero are used.
+        known, part, since: see `compute_statistics`; those of rank 0 are used.
 
     Returns:
-        The statistics, which are absent on ranks other than zero, and the sample, which is None
+        The statistics, which are absent on ranks other than rank 0, and the sample, which is None
             there.
     """
     requests = name_sets(*sources)
@@ -357,7 +357,10 @@ def measure_statistics(
         part, completes, grows = world.broadcast((part, known is not None, since is not None))
         if grows and (part is not None or completes):
             raise mark_agreed(
-                InputError("new images, parts and networks cannot be combined:", "use two commands")
+                InputError(
+                    "adding new images, computing a part and adding networks cannot be combined:",
+                    "use separate commands",
+                )
             )
         plan, measurer, contents = _prepare(run, requests, settings, True, before)
         (set_plan,) = plan.sets

@@ -1,5 +1,5 @@
 """What a result says about a value besides it: error bars, harmful images, what a page shows. On
-rank zero.
+rank 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_LISTED = 1000
 # Relative error above which a first-order prediction is reported as rough.
 _ROUGH_ERROR = 0.2
 _SEPARATE_STATISTICS = (
-    "its distance is that of the mean and covariance in its file, not of its images"
+    "its distance is computed from the mean and covariance in its file, not from its images"
 )
 
 
@@ -72,9 +72,9 @@ def estimate_uncertainty(
     if images < fewest:
         withheld = (
             f"at least {fewest} images are needed for features of {dims} dimensions, and there "
-            f"are {images}; a perfect generator would have about "
-            f"{expected_distance(target, images):.3g}, as two samples of one distribution have, of "
-            f"{target.count or 'very many'} and {images} images"
+            f"are only {images}; a perfect generator would have about "
+            f"{expected_distance(target, images):.3g}, the distance between samples of "
+            f"{target.count or 'very many'} and {images} images from one distribution"
         )
         return Uncertainty(None, None, withheld, fid_curve(target, rows, features)), None
     parts, curve = error_bars(target, rows, features)
@@ -95,10 +95,10 @@ def _find_dependence(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis,
         reason = "this set is REAL itself"
         effect = "wrong"
     elif copies is None:
-        reason = "its images were not checked for duplicates, which are not independent"
+        reason = "its images were not checked for duplicates, which are not independent samples"
         effect = "wrong"
     elif are_dependent(copies, diagnosis.real):
-        reason = f"{copies.copies} of {copies.images} images are duplicates of others"
+        reason = f"{copies.copies} of {copies.images} images are duplicates of other images"
         effect = "much too narrow"
     elif shared is not None and shared.count >= NOTABLE_SHARE * images:
         reason = f"{shared.count} of {images} images are also in REAL"
@@ -138,8 +138,8 @@ def estimate_influence(
         error = abs(predicted - removal.distance)
         if not doubt and error > _ROUGH_ERROR * abs(removal.distance - distance):
             doubt = (
-                f"for the removal of the {format_count(count, 'worst image')}, the effects "
-                f"predict an {title} of {predicted:.6g}, but it is {removal.distance:.6g}"
+                f"without the {format_count(count, 'worst image')}, the effects predict an "
+                f"{title} of {predicted:.6g}, but the {title} is {removal.distance:.6g}"
             )
         removals.append(removal)
     if size <= dims:

@@ -78,7 +78,7 @@ class Extraction:
     """Feature extraction for one set. All ranks create and use it in the same way.
 
     Without networks, only the images' records are collected. The work of all ranks is counted in
-    ``work`` on rank zero, by the fields of `fidtool.settings.record.RunRecord`.
+    ``work`` on rank 0, by the fields of `fidtool.settings.record.RunRecord`.
 
     With ``pairs``, the images are compared with their partners; ``of_partner`` has the layers of
     the partners whose statistics are collected in the same pass, see `Accumulator`.
@@ -194,7 +194,7 @@ class Extraction:
         count: int,
         name: str,
     ) -> None:
-        """Merge the ranks' statistics, of which rank zero's include ``resumed`` images;
+        """Merge the ranks' statistics, of which rank 0's include ``resumed`` images;
         ``batches`` are places.
         """
         world = self.context.world
@@ -214,7 +214,7 @@ class Extraction:
         batches: Sequence[Batch],
         total: Accumulator,
     ) -> list[CheckpointPart]:
-        """Add the parts in the checkpoint on rank zero, and return all others, on every rank. A
+        """Add the parts in the checkpoint on rank 0, and return all others, on every rank. A
         collective.
         """
 
@@ -364,7 +364,7 @@ def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
 def read_sample(
     images: ImageSet | None, settings: Settings, count: int | None
 ) -> NDArray[np.uint8]:
-    """Return a random sample of a set's images as the network gets them, on rank zero, without
+    """Return a random sample of a set's images as the network gets them, on rank 0, without
     skipped ones.
 
     ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a
@@ -388,7 +388,7 @@ def read_sample(
                 shapes = (sample.shape[1:], image.shape)
                 sizes = " and ".join(f"{width}×{height}" for height, width, _ in shapes)
                 raise InputError(
-                    f"arr_0 has images of one size, but {images.path} has {sizes} "
+                    f"the array arr_0 needs images of one size, but {images.path} has {sizes} "
                     f"({images.file(piece.number)}):",
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",

@@ -45,7 +45,7 @@ def check_gates(
     most = settings.max_duplicates
     copies = result.duplicates
     if most is not None and copies is not None and copies.share > most:
-        yield f"{copies.share:.2%} of {fake} are duplicates, above {most:.2%}"
+        yield f"{copies.share:.2%} of the images in {fake} are duplicates, above {most:.2%}"
     if baseline is not None:
         change = compare_result(baseline, evaluation)
         if change.verdict in _FAILING_VERDICTS:

@@ -87,7 +87,7 @@ def add_groups(
             are_named = True
     if shared is not None and not are_named:
         paths = " or ".join(set_plan.path for set_plan in contents)
-        raise InputError(f"{option('labels', shared.place)} is not of the images in {paths}")
+        raise InputError(f"{option('labels', shared.place)} does not match the images in {paths}")
     are_passed = given.of_real is not None or given.of_fakes is not None
     return _match_groups(contents, labelled, settings, are_passed)
 
@@ -127,8 +127,8 @@ def _take_labels(texts: Texts, set_plan: SetPlan, content: SetContent) -> Labels
         return Labels(labels)
     named = option(texts.setting, texts.place or None)
     raise InputError(
-        f"{named} is not of the images in {set_plan.path}:",
-        "write their paths as in their folder",
+        f"{named} does not match the images in {set_plan.path}:",
+        "write the paths of the images relative to their folder",
         "write one label per line, in the order of the images",
     )
 
@@ -147,7 +147,7 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
             numbers = np.argsort(np.argsort(images.lines)).tolist()
         elif texts.listed:
             problem = f"{option(texts.setting, texts.place or None)} has no paths"
-            check_name_order(problem, path, images.stored, "pass a table with a column path")
+            check_name_order(problem, path, images.stored, "pass a table with a column named path")
         return texts.for_images(path, images.prefix, images.stored, numbers, count)
     if not texts.listed:
         if file is None or file.pictures is None:

@@ -58,7 +58,7 @@ class HeldoutComparer:
             return runner.run.world.on_rank_zero(make_heldout)
 
     def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
-        """Return warnings about the held-out set and REAL, on rank zero, after the first
+        """Return warnings about the held-out set and REAL, on rank 0, after the first
         comparison.
         """
         path = self.heldout.path
@@ -72,15 +72,15 @@ class HeldoutComparer:
         if same:
             text = (
                 f"{format_count(same, 'image')} at distance 0 from REAL, so not held out: no "
-                "image of FAKE can be closer"
+                "image in FAKE can be closer"
             )
             warnings.append(ResultWarning(path, text, "high"))
         used = len(training.features[FEATURES])
         total = real.found or real.count or 0
         if used + len(real.skipped) < total:
             text = (
-                f"only {used} of {total} images are compared with FAKE one by one: copies of "
-                "others are not found"
+                f"only {used} of {total} images are compared with FAKE one by one: copies of the "
+                "other images are not found"
             )
             warnings.append(ResultWarning(training.path, text, "medium"))
         return warnings

@@ -46,12 +46,12 @@ class Measurer:
 
     Args:
         requests: the sets as this rank's caller passes them.
-        contents: what the sets hold, known on rank zero alone.
+        contents: what the sets hold, known on rank 0 alone.
 
     Attributes:
         counts: the work of all ranks so far, by the fields of `fidtool.settings.record.RunRecord`,
-            on rank zero.
-        cached: sets whose statistics came from the cache, on rank zero.
+            on rank 0.
+        cached: sets whose statistics came from the cache, on rank 0.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Measurer:
         return claim(str(settings.checkpoint), identity, self._warn)
 
     def measure(self, set_plan: SetPlan) -> MeasuredSet:
-        """Return a set's statistics, on rank zero, and the features of each image, on all ranks. A
+        """Return a set's statistics, on rank 0, and the features of each image, on all ranks. A
         collective.
         """
         needs = set_plan.needs
@@ -206,10 +206,10 @@ class Measurer:
     def measure_new(
         self, set_plan: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
     ) -> Statistics:
-        """Return the statistics of a set, on rank zero, of which only the images that are new pass
+        """Return the statistics of a set, on rank 0, of which only the images that are new pass
         the networks.
 
-        A collective. The statistics ``before`` of all others are those of ``name``; rank zero alone
+        A collective. The statistics ``before`` of all others are those of ``name``; rank 0 alone
         needs them.
         """
         world = self._world
@@ -226,7 +226,7 @@ class Measurer:
         world.on_rank_zero(lambda: refuse_changed(set_plan.path, known, now, name))
         added = world.broadcast(0 if new is None else len(new))
         self._run.console.say(
-            f"{set_plan.path}: {known.count} images are those of {name}, {added} are new"
+            f"{set_plan.path}: {known.count} images are already in {name}, {added} are new"
         )
         parts = [known]
         if added:
@@ -236,10 +236,10 @@ class Measurer:
         return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
 
     def add_layers(self, set_plan: SetPlan, known: Statistics) -> Statistics:
-        """Return the statistics of a set, on rank zero, of which those that are ``known`` of the
+        """Return the statistics of a set, on rank 0, of which those that are ``known`` of the
         same images are not computed again.
 
-        A collective. Rank zero alone needs the known ones.
+        A collective. Rank 0 alone needs the known ones.
         """
         world = self._world
         usable = world.only_on_rank_zero(lambda: self._check_known(set_plan, known)) or {}
@@ -247,15 +247,15 @@ class Measurer:
         computed, _ = self._compute(set_plan, missing)
         if not world.on_rank_zero(lambda: known.same_images(computed.statistics)):
             problem = (
-                "the statistics that are to be completed are not of the images in "
-                f"{set_plan.path}, as they are now"
+                "the statistics to complete were not computed from the images that are now in "
+                f"{set_plan.path}"
             )
             raise mark_agreed(InputError(problem))
         before = MeasuredSet(set_plan.path, replace(known, layers=usable), {})
         return _join_layers(before, computed).statistics
 
     def _run_on_images(self, set_plan: SetPlan, work: Callable[[ImageSet], T]) -> T | None:
-        """What ``work`` returns, which reads images of a set, on rank zero; None on the others. A
+        """What ``work`` returns, which reads images of a set, on rank 0; None on the others. A
         collective.
         """
 
@@ -266,7 +266,7 @@ class Measurer:
         return self._world.only_on_rank_zero(read)
 
     def _get_images(self, set_plan: SetPlan) -> ImageSet:
-        """The images of a set that is no stream, on rank zero."""
+        """The images of a set that is no stream, on rank 0."""
         images = self._contents[set_plan].images
         assert images is not None
         return images
@@ -398,7 +398,7 @@ class Measurer:
             self.warnings.append(warning)
             self._run.console.warn(str(warning))
 
-    # --- on rank zero -----------------------------------------------------------------------------
+    # --- on rank 0 -----------------------------------------------------------------------------
 
     def _check_known(self, set_plan: SetPlan, known: Statistics) -> dict[str, LayerStatistics]:
         """The layers of ``known`` statistics that this run needs. An InputError if these cannot be
@@ -412,9 +412,12 @@ class Measurer:
             for name, layer in needs.select_usable(known.layers_of(settings.networks)).items()
             if layer.definition == definitions[name]
         }
-        problem = "the statistics that are to be completed"
+        problem = "the statistics to complete"
         if len(usable) == len(needs.layers):
-            raise InputError(f"{problem} have all networks of this run:", "name one that they lack")
+            raise InputError(
+                f"{problem} already have all networks of this run:",
+                "name a network that they lack",
+            )
         if not usable:
             needed = " and ".join(definitions[name].network for name in needs.layers)
             raise InputError(
@@ -455,7 +458,7 @@ class Measurer:
         )
         missing = [definitions[name].network for name in needs.layers if name not in cached.layers]
         if missing:
-            line += f", not those of {' and '.join(missing)}"
+            line += f", except those of {' and '.join(missing)}"
         else:
             self.cached.append(set_plan.path)
         self._run.console.say(line)

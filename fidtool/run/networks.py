@@ -60,10 +60,10 @@ class RunNetworks:
     Args:
         given: the networks by the layers of their features, with those that this rank's program
             passed.
-        probe: what decides on the steps of features that nobody states; of rank zero.
+        probe: what decides on the steps of features that nobody states; of rank 0.
 
     Attributes:
-        notes: what is said about the networks, on rank zero.
+        notes: what is said about the networks, on rank 0.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RunNetworks:
 
     def _fetch_states(self, networks: Mapping[str, NetworkChoice]) -> dict[str, State | None]:
         """The weights of networks by layer. If some cannot be obtained, the error names all of
-        these. On rank zero.
+        these. On rank 0.
         """
         from fidtool.features.building import fetch_state  # not needed for Inception
 
@@ -146,7 +146,7 @@ class RunNetworks:
         if failed:
             first, *others = failed
             if others:
-                failed[first].note += f"; nor are there weights for {' and '.join(others)}"
+                failed[first].note += f"; there are no weights for {' and '.join(others)} either"
             raise failed[first]
         return states
 
@@ -174,7 +174,7 @@ class RunNetworks:
 
     def _probe_size(self, choice: NetworkChoice) -> tuple[int, int]:
         """Say what a plain module gets, and return the size of the images with which a network is
-        tried. On rank zero.
+        tried. On rank 0.
         """
         if not isinstance(choice.given, nn.Module):
             return PROBE_SIZE
@@ -190,7 +190,7 @@ class RunNetworks:
 
     def _find_step(self, extractor: Extractor, choice: NetworkChoice, layer: str) -> int:
         """The step of a network's features: stated, that of statistics, or one that suits the
-        features of the first images. On rank zero.
+        features of the first images. On rank 0.
         """
         stated = extractor.definition.feature_step
         if not extractor.open_step:
@@ -211,7 +211,7 @@ class RunNetworks:
             same = option(setting, step) if setting else f"feature_step={step}"
             self._say(
                 f"{extractor.definition.network}: its features are rounded to multiples of "
-                f"2^{-step}, which suits those of the first images, as with {same}"
+                f"2^{-step}, which suits the features of the first images, as with {same}"
             )
         return step
 

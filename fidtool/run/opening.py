@@ -1,4 +1,4 @@
-"""The sets of a run, opened on rank zero: images, statistics, or both; in a file, a folder, a store
+"""The sets of a run, opened on rank 0: images, statistics, or both; in a file, a folder, a store
 or in memory.
 """
 
@@ -66,7 +66,7 @@ from fidtool.system.user_code import is_code_spec
 
 @dataclass(frozen=True)
 class OpenedInputs:
-    """What is known before the networks are built, on rank zero.
+    """What is known before the networks are built, on rank 0.
 
     Attributes:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool
@@ -220,7 +220,7 @@ def complete_settings(
         origin = files[path].origin
         sources.append(f"{path}, a file of {origin}" if origin else path)
     values = " and ".join(f"{name} {value}" for name, value in taken.items())
-    line = f"taken from {' and '.join(sources)}: {values}"
+    line = f"settings taken from {' and '.join(sources)}: {values}"
     if not images:
         return settings, line
     try:
@@ -442,7 +442,8 @@ def _open_request(
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(
-                f"{path} is None, which only ranks above zero may pass, in place of statistics"
+                f"{path} is None, which only ranks other than rank 0 may pass in place of "
+                "statistics"
             )
         return SetContent(
             file=replace(given.whole(path), layers=given.layers_of(settings.networks))
@@ -476,7 +477,9 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) ->
     reference, array = find_reference(path)
     alone = array in (IMAGES, FEATURES_ARRAY)
     if array and not alone and not reference.is_pickle:
-        raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
+        raise InputError(
+            f"{array} alone is not a set that can be compared:", f"pass {reference.name}"
+        )
     needs_features = bool(needs.features) and not alone
     wanted = [array] if alone else [*reference.statistics]
     if needs_features and IMAGES in reference.arrays:
@@ -647,5 +650,5 @@ def _refuse_reference(fake: str, real: str) -> None:
     if own:
         remedy = "pass generated images"
     raise InputError(
-        f"{fake} is a published reference, of real images, and cannot be {option('fake')}:", remedy
+        f"{fake} is a published reference of real images, and cannot be {option('fake')}:", remedy
     )

@@ -87,7 +87,7 @@ def image_values(
     measured: MeasuredSet,
     values: Mapping[str, NDArray[np.float64]],
 ) -> ImageValues:
-    """Return the values of single images of a FAKE with the paths of these. On rank zero.
+    """Return the values of single images of a FAKE with the paths of these. On rank 0.
 
     Args:
         real, fake: the images of both sets; None for statistics.

@@ -1,4 +1,4 @@
-"""What a run will do, decided once on rank zero before any image is decoded, and the same on every
+"""What a run will do, decided once on rank 0 before any image is decoded, and the same on every
 rank.
 """
 
@@ -237,8 +237,9 @@ def make_plan(
     for set_plan in files:
         if FAKE in set_plan.roles and real not in files:  # statistics are usually those of REAL
             text = (
-                f"statistics are compared as {option('fake')} with images of {real.path}: if they "
-                f"are of the real images, pass them as {option('real')}, which comes first"
+                f"statistics are compared as {option('fake')} with the images in {real.path}: if "
+                f"the statistics are those of the real images, pass them as {option('real')}, "
+                "which comes first"
             )
             warnings.append(ResultWarning(set_plan.path, text, "medium"))
     warnings += dict.fromkeys([*_settings_without_effect(opening), *unread])
@@ -265,8 +266,8 @@ def _list_values(
     for value in values:
         if value.key in taken:
             raise InputError(
-                f"two networks have values of the name {value.title}:",
-                "give each network a name of its own, Network(..., name=...)",
+                f"two networks have values named {value.title}:",
+                "give each network its own name, Network(..., name=...)",
                 "give their files different names",
                 setting="extractor",
             )
@@ -389,8 +390,8 @@ def _require_layer(
         how = "again with `fidtool stats IMAGES -o FILE.npz --metrics kid`, which stores them"
     elif with_order and statistics.order is None:
         problem = (
-            f"{path} does not have the stored order of its images, in which this run divides them "
-            "into parts:"
+            f"{path} does not have the stored order of its images, which this run needs to divide "
+            "them into splits:"
         )
         how = "again with this version"
     else:
@@ -455,8 +456,8 @@ def _step_warnings(
             continue
         yield ResultWarning(
             path,
-            f"its features were rounded to multiples of 2^{-stated.feature_step}, and those that "
-            f"they are compared with to multiples of 2^{-reference.feature_step}",
+            f"its features were rounded to multiples of 2^{-stated.feature_step}, but the "
+            f"features compared with them were rounded to multiples of 2^{-reference.feature_step}",
             "low",
         )
 
@@ -497,9 +498,13 @@ def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
         content.images for content in opening.contents.values() if content.images is not None
     ]
     if files and not opening.images:
-        idle = " and ".join(_unused_with_files(opening))
+        idle = _unused_with_files(opening)
         if idle:
-            text = f"{idle}: no effect on the values, because only statistics are compared"
+            have = "has" if len(idle) == 1 else "have"
+            text = (
+                f"{' and '.join(idle)} {have} no effect on the values, because only statistics "
+                "are compared"
+            )
             yield ResultWarning("", text)
     for images in sources:
         if images.warning is not None:
@@ -510,7 +515,7 @@ def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
         text = f"{recursive} has no effect on {others}: it only affects folders"
         yield ResultWarning("", text)
     if settings.features and not files:
-        text = f"{option('features', True)} has no effect: no set is an array of two dimensions"
+        text = f"{option('features', True)} has no effect: no set is a two-dimensional array"
         yield ResultWarning("", text)
     yield from _floats_without_effect(opening, sources)
     for set_plan in files:
@@ -545,7 +550,9 @@ def _floats_without_effect(
         ways["this run"] = settings.rounding
     if len({*ways.values()}) > 1:
         where = ", ".join(f"{way} in {path}" for path, way in ways.items())
-        text = f"floats became bytes in different ways ({option('float_to_byte')}): {where}"
+        text = (
+            f"floats were converted to bytes in different ways ({option('float_to_byte')}): {where}"
+        )
         yield ResultWarning("", text, "medium")
 
 

@@ -28,7 +28,7 @@ _IMAGES = 8
 
 @dataclass(frozen=True)
 class Probe:
-    """What decides on the steps of features that nobody states. Only that of rank zero is used.
+    """What decides on the steps of features that nobody states. Only that of rank 0 is used.
 
     Attributes:
         steps: those of statistics files, by the layer of the features.
@@ -46,7 +46,7 @@ def make_probe(
     batch_size: int,
     before: Statistics | None,
 ) -> Probe:
-    """Return the probe of a run, on rank zero. ``before`` are earlier statistics of the set."""
+    """Return the probe of a run, on rank 0. ``before`` are earlier statistics of the set."""
     settings = opening.settings
     files = [file.layers for file in opening.files.values()]
     if before is not None:

@@ -153,7 +153,7 @@ def name_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
         if isinstance(source, (str, os.PathLike)):
             requests.append(RequestedSet(os.fspath(source), alias=alias))
             continue
-        if source is None:  # ranks other than zero may pass it in place of statistics
+        if source is None:  # ranks other than rank 0 may pass it in place of statistics
             source = Statistics({})
         key = id(source), alias
         if key not in given_sets:
@@ -295,7 +295,7 @@ def order_by_partner(
         )
     if settings.num_fake != settings.num_real and len(drawn) != len(real):
         raise InputError(
-            f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:",
+            f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} cannot be paired:",
             f"pass {option('num', ...)} for both",
             setting="num_fake",
         )

@@ -313,6 +313,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     if not tarfile.BLOCKSIZE <= len(rest) <= _MAX_PADDING or rest.strip(b"\0"):
         raise ValueError(
             f"its last member, up to byte {archive.offset}, must be followed by "
-            f"{tarfile.BLOCKSIZE} to {_MAX_PADDING} zero bytes and nothing else: it was not "
-            "downloaded completely, or joined from archives that must be passed as separate files"
+            f"{tarfile.BLOCKSIZE} to {_MAX_PADDING} zero bytes and nothing else: the archive was "
+            "not downloaded completely, or was joined from archives that must be passed as "
+            "separate files"
         )

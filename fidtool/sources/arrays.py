@@ -58,7 +58,7 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
         if is_first and is_last:
             raise InputError(
                 f"{what} has the shape {text}, which may be NHWC or NCHW:",
-                "store it as NHWC with more than 4 rows and columns, or the images as files",
+                "store it as NHWC with more than 4 rows and columns, or store the images as files",
             )
         if is_first:
             return 0
@@ -83,7 +83,7 @@ def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
     """Return a hint for videos, which have an axis too many; empty for other shapes."""
     if len(shape) < 5:
         return ""
-    return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
+    return f"; for videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
@@ -169,7 +169,7 @@ def _pixels_from_integers(values: NDArray[Any], what: str) -> Pixels | InputErro
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:
         if 0 < high < 256:
             return InputError(
-                f"{has}, which may be bytes, or nearly black values of 16 bits:",
+                f"{has}, which may be bytes or nearly black 16-bit values:",
                 "use images.astype('uint8')",
                 "(images >> 8).astype('uint8')",
             )
@@ -177,7 +177,7 @@ def _pixels_from_integers(values: NDArray[Any], what: str) -> Pixels | InputErro
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
     return InputError(
-        f"{has}; images must be 0 to 255:",
+        f"{has}; image values must be from 0 to 255:",
         "with the values of black and white as BLACK and WHITE, use ((numpy.asarray(images, float)"
         " - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')",
     )

@@ -248,8 +248,8 @@ class Reader(abc.ABC):
         return NO_LABELS
 
     def wrap(self, reader: Reader) -> Reader:
-        """Return another rank's own reader of images in memory, with what was decided on rank
-        zero.
+        """Return another rank's own reader of images in memory, with what was decided on
+        rank 0.
         """
         return reader
 
@@ -369,7 +369,10 @@ def broken_link(path: str) -> str:
     target = os.readlink(path)
     if "annex/objects/" not in target:
         return f"a link to {target}, which does not exist"
-    return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
+    return (
+        "a git-annex link to a file that is not on this machine: run `git annex get` in its "
+        "repository"
+    )
 
 
 def read_head(files: Files) -> bytes:

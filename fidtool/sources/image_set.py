@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
+from fidtool.names import format_count
 from fidtool.sources.contents import (
     MISSING_FILE,
     BadFile,
@@ -75,7 +76,7 @@ class Sampling(NamedTuple):
         problem = f"{option(self.setting)} asks for {self.num} images but {has}"
         remedies = []
         if self.other:
-            remedies.append(f"pass {option(self.other, self.num)} in its place")
+            remedies.append(f"pass {option(self.other, self.num)} instead")
         return InputError(problem, *remedies)
 
 
@@ -313,9 +314,10 @@ class ImageSet:
         else:
             if not changed:
                 return None
+            were = "it was" if len(changed) == 1 else "they were"
             text = (
-                f"{len(changed)} files of {self.path} changed while they were read, including "
-                f"{changed[0]}: the results may be of a mixture of old and new images; run it again"
+                f"{format_count(len(changed), 'file')} of {self.path} changed while {were} read, "
+                f"including {changed[0]}: the results may mix old and new images; run again"
             )
         return ResultWarning("", text, "medium")
 
@@ -434,9 +436,9 @@ def check_name_order(problem: str, path: str, stored: Sequence[str], *remedies: 
         before, other = last.get(alike, ([], ""))
         if numbers < before:
             raise InputError(
-                f"{problem}, and by name {other} is before {name} in {path}:",
+                f"{problem}, and sorted by name {other} comes before {name} in {path}:",
                 *remedies,
-                "add zeros before the numbers",
+                "add leading zeros to the numbers",
             )
         last[alike] = (numbers, name)
 

@@ -48,7 +48,8 @@ _CONTAINERS = {
     ARROW: rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
 }
 _DOWNLOAD_AGAIN = (
-    "download it again, as a server sent this in its place, for example a login or an error"
+    "download it again, because a server sent this in its place, for example a login page or an "
+    "error"
 )
 JSON = (
     "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, "
@@ -313,13 +314,13 @@ class IgnoredFiles:
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
         hint = (
-            "an archive, array or table is read if its own path or URL is passed, which ends in "
-            "its suffix"
+            "to read an archive, an array or a table, pass its own path or URL, which must end "
+            "in its suffix"
         )
         if self.kinds[SUBFOLDER] and not recursive:
             hint = f"omit {option('recursive', False)} to include subfolders"
         return InputError(
-            f"no images in {path}: it contains {self.words}; image files are those named "
+            f"no images in {path}: it contains {self.words}; image files have one of the suffixes "
             f"{_SUFFIXES}; {hint}"
         )
 

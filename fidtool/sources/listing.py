@@ -97,7 +97,7 @@ def open_images(
 
 
 def local_paths(path: str) -> list[str]:
-    """Return the files that match a pattern or are shards of a saved data set, or the one file or
+    """Return the files that match a pattern or are shards of a saved dataset, or the one file or
     folder that ``path`` names.
     """
     name, _ = split_key(path)

@@ -403,7 +403,7 @@ def split_sets(fake: Any, given: type) -> list[Any]:
         for name in fake:
             if not isinstance(name, str) or not name:
                 raise InputError(
-                    f"the keys of {option('fake')} are names of sets, and {name!r} is none:",
+                    f"the keys of {option('fake')} are names of sets, and {name!r} is not a name:",
                     "use strings such as 'epoch 1'",
                 )
         return [NamedSet(name, source) for name, source in fake.items()]
@@ -593,7 +593,8 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
             return np.asarray(item)
         except TypeError as error:
             raise InputError(
-                f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()"
+                f"{what} cannot be converted to an array ({item.dtype}, {error}):",
+                "pass tensor.float()",
             ) from None
     if hasattr(item, "__array__"):
         array = np.asarray(item)

@@ -63,9 +63,9 @@ def pair_images(
     real_keys = _pairing_keys(real, how)
     if how in ("position", "sorted") and len(fake.stored) != len(real.stored):
         raise InputError(
-            f"pairs by position need as many images: {fake.path} has {len(fake.stored)}, and "
-            f"{real.path} {len(real.stored)}:",
-            "pass as many of both",
+            f"pairs by position need equal numbers of images: {fake.path} has {len(fake.stored)}, "
+            f"and {real.path} has {len(real.stored)}:",
+            "pass equal numbers",
             setting="pairs",
         )
     partners = _match_partners(fake, real, fake_keys, real_keys, how)
@@ -145,7 +145,9 @@ def _match_partners(
         if fitting is not None:
             remedies = [f"pass {option('pairs', fitting)}", "rename them"]
         raise InputError(
-            f"no partner of the same {what} for {' and '.join(alone)}:", *remedies, setting="pairs"
+            f"no partner with the same {what} for {' and '.join(alone)}:",
+            *remedies,
+            setting="pairs",
         )
     partners = np.empty(len(real_keys), dtype=np.int64)
     for key, number in real_keys.items():

@@ -219,7 +219,7 @@ def _download(url: str, path: Path, size: int) -> None:
         received = part.stat().st_size
         if size not in (-1, received):
             raise RunError(
-                f"{url} has {received} bytes, but {size} when it was listed: run it again"
+                f"{url} has {received} bytes, but had {size} when it was listed: run again"
             )
         os.replace(part, path)
     except OSError as error:

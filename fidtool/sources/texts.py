@@ -66,7 +66,7 @@ class Texts:
             return None
         if missing:
             raise InputError(
-                f"{named} has no {self.what} of {format_count(len(missing), 'image')} of {path} "
+                f"{named} has no {self.what} for {format_count(len(missing), 'image')} of {path} "
                 f"({missing[0]})"
             )
         return [text for text in texts if text]

@@ -109,7 +109,7 @@ class Checkpoint:
 
     def load(self, parts: Iterable[CheckpointPart], total: Accumulator) -> list[CheckpointPart]:
         """Add the parts that are in the folder to statistics, and return all others. Called on
-        rank zero only.
+        rank 0 only.
         """
         left: list[CheckpointPart] = []
         unused: dict[str, list[Path]] = {}
@@ -124,8 +124,8 @@ class Checkpoint:
                 unused.setdefault(reason, []).append(file)
         for reason, files in unused.items():
             self._warn(
-                f"{files[0]} is {reason}; computed again: {format_count(len(files), 'part')} of a "
-                "set"
+                f"{files[0]} is {reason}; computing {format_count(len(files), 'chunk')} of a set "
+                "again"
             )
         return left
 
@@ -252,7 +252,7 @@ def _difference(name: str, owner: str, before: Any, after: Any) -> str:
     if name == "needed":
         return f"it had different {option('metrics')}, which need different features of the images"
     if name == "identity":
-        return f"the names of the images{owner} differ, or it is another folder"
+        return f"the names of the images{owner} differ, or the folder is a different one"
     was, is_now = ("not set" if value is None else shorten(f"{value}") for value in (before, after))
     return f"{name}{owner} was {was} and is now {is_now}"
 
@@ -264,7 +264,7 @@ class _Manifest:
 
 
 def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
-    """Assign an empty folder to a run, or check that it belongs to this run. Called on rank zero
+    """Assign an empty folder to a run, or check that it belongs to this run. Called on rank 0
     only.
 
     Returns the name of the run.
@@ -304,6 +304,6 @@ def _checkpoint_error(problem: str, *remedies: str) -> InputError:
 def _unwritable_warning(folder: Path, error: OSError) -> str:
     reason = f"cannot be written ({format_reason(error)})"
     return (
-        f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose "
-        "its work"
+        f"{option('checkpoint', str(folder))} {reason}: the run continues, but its work is lost "
+        "if it is killed"
     )

@@ -129,7 +129,8 @@ def _write_layout(
         raise InputError(f"layout {layout!r} is not one of {', '.join(WRITTEN_LAYOUTS)}")
     if (images is not None) != (layout == "adm"):
         raise InputError(
-            "statistics for ADM's evaluator need a sample of the images, and others cannot have one"
+            "statistics for ADM's evaluator need a sample of the images, and other layouts "
+            "cannot contain one"
         )
     if images is not None and (images.dtype != np.uint8 or images.shape[3:] != (3,)):
         raise InputError(
@@ -147,7 +148,7 @@ def _write_layout(
         layer = statistics.layers.get(name)
         if layer is None or layer.definition != definition:
             raise InputError(
-                f"{layout}'s statistics are others than these:",
+                f"{layout} needs different statistics than these:",
                 f"compute them with {option('protocol', protocol.name)} and "
                 f"{option('metrics', WRITTEN_LAYOUTS[layout])}",
             )
@@ -350,7 +351,7 @@ def parse_statistics(
     if FEATURES not in layers and not of_part:
         network = networks[FEATURES].extractor if networks else "inception"
         raise InputError(
-            f"{path} has no statistics of {network}; it has those of {' and '.join(layers)}:",
+            f"{path} has no statistics of {network}; it has statistics of {' and '.join(layers)}:",
             f"pass {option('extractor', next(iter(layers)))}",
             setting="extractor",
         )
@@ -419,7 +420,9 @@ def _read_layer(
             )
         layer = replace(layer, features=features)
     if not _is_consistent(layer, count):
-        raise ValueError("its mean, covariance, features and exact sums are not of the same images")
+        raise ValueError(
+            "its mean, covariance, features and exact sums were not computed from the same images"
+        )
     return layer
 
 

@@ -177,14 +177,15 @@ class NamedArrays:
             if len(np.unique(possible)) == values.size:
                 return values.astype(np.int64)
         raise ValueError(
-            f"its array {name} is not one integer per image, each another from 0 to {below - 1}"
+            f"its array {name} must have one integer per image, all different and from 0 to "
+            f"{below - 1}"
         )
 
     def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
         if value.dtype.kind in "iu" and value.ndim == 0 and least <= int(value) <= MAX_IMAGES:
             return int(value)
-        raise ValueError(f"it has a {name} that is no possible number of images")
+        raise ValueError(f"it has a {name} that cannot be a number of images")
 
     def gaussian(self, mu: str, sigma: str) -> Moments:
         """Return a mean and a covariance as float64."""
@@ -327,7 +328,7 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
             )
         if entry:
             raise InputError(
-                f"{path} names a part of a file that is no pickle of several statistics:",
+                f"{path} names an entry, but the file is not a pickle of several statistics:",
                 f"omit :{entry}",
             )
         with np.load(handle, allow_pickle=False) as archive:
@@ -509,11 +510,11 @@ def check_inception(name: str, layer: LayerStatistics, extractor: str) -> list[R
         return []
     if layer.mu.min() < 0:
         raise InputError(
-            f"{name} is not of Inception, {doubt}:",
+            f"{name} was not computed with Inception, {doubt}:",
             "pass statistics of Inception",
             f"name their network with {option('extractor', ...)}",
         )
-    advice = "check which network and weights they are of"
+    advice = "check which network and weights they were computed with"
     return [ResultWarning(name, f"probably not statistics of Inception: {doubt}; {advice}", "high")]
 
 
@@ -535,6 +536,7 @@ def _inception_mismatch(layer: LayerStatistics) -> str:
     ):
         return ""
     return (
-        f"the mean has the length {length:.3g} and the features the spread {spread:.3g}, but of "
-        f"Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"
+        f"the mean has the length {length:.3g} and the features have the spread {spread:.3g}, but "
+        f"for Inception's {layer.dims} features the length is {shortest} to {longest} and the "
+        f"spread at most {widest}"
     )

@@ -34,7 +34,7 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
             one after the other.
 
     Returns:
-        The statistics of the whole set, as if computed at once. On ranks other than zero they are
+        The statistics of the whole set, as if computed at once. On ranks other than rank 0 they are
             absent, as the parts are.
 
     Raises:
@@ -117,7 +117,7 @@ def check_same_run(name: str, facts: Facts, other_name: str, other: Facts) -> No
         for key in keys
         if not key.endswith(PROBE)
     ]
-    how = shorten(", ".join(differences) or "other bits of a probe batch", 400)
+    how = shorten(", ".join(differences) or "different features for a probe batch", 400)
     raise InputError(
         f"{name} and {other_name} were not computed in the same way ({how}):",
         "compute one of them again, with the same settings, software and kind of device",
@@ -143,8 +143,8 @@ class _Merger:
         check_same_run(name, describe_statistics(name, statistics), self._name, self._facts)
         if (part.whole, part.total) != (self._first.whole, self._first.total):
             raise InputError(
-                f"{name} and {self._name} are of different sets: the names, sizes or contents of "
-                "the images, or num, seed or sample, differ"
+                f"{name} and {self._name} come from different sets: the names, sizes or contents "
+                "of the images, or num, seed or sample, differ"
             )
         images = np.concatenate([part.places, part.skipped])
         owners = self._owners[images]
@@ -177,7 +177,7 @@ class _Merger:
             raise InputError(
                 f"{len(skipped)} of {format_count(count, 'file')} cannot be used, but "
                 f"{option('max_skip')} allows {allowed} ({skipped[0].file}: {skipped[0].reason}):",
-                "fix them, and do their parts again",
+                "fix them, and compute their parts again",
             )
         sums.check_precision()
         order = np.argsort(np.concatenate([part.places for part in self._parts]))
@@ -207,7 +207,7 @@ class _Merger:
             lacking = [name for name in every if name not in names]
             which = f": part {shorten(', '.join(lacking))}" if lacking else ""
         raise InputError(
-            f"no file has {format_count(missing, 'image')} of the set's "
+            f"the files lack {format_count(missing, 'image')} of the set's "
             f"{len(self._owners)}{which}:",
             "pass all parts of the set",
         )

@@ -331,11 +331,11 @@ class ExactMoments:
         better = suggest_step(step, self._largest)
         problem = (
             f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than "
-            f"{MIN_BITS} (the largest is {self._largest / 2.0**step:g}):"
+            f"{MIN_BITS} (the largest feature is {self._largest / 2.0**step:g}):"
         )
         if bits + better - step < MIN_BITS:
-            problem += " no step suits both the small and the large ones:"
-            raise RunError(problem, "scale them in the network", setting=self._setting)
+            problem += " no step suits both the small and the large features:"
+            raise RunError(problem, "scale the features in the network", setting=self._setting)
         raise step_error(problem, self._setting, better)
 
     def mean_covariance(self, ddof: int) -> Gaussian:

@@ -228,7 +228,7 @@ _FACTS |= {fact.name for fact in fields(Statistics)}
 
 
 class AbsentStatistics(Statistics):
-    """Statistics that rank zero has, on another rank: they are false, and reading them is an error
+    """Statistics that rank 0 has, on another rank: they are false, and reading them is an error
     that says so.
     """
 
@@ -239,12 +239,12 @@ class AbsentStatistics(Statistics):
         return False
 
     def __repr__(self) -> str:
-        return "<Statistics on rank zero>"
+        return "<Statistics on rank 0>"
 
     def __getattribute__(self, name: str) -> Any:
         if name in _FACTS:
             raise InputError(
-                f"only rank zero has these statistics, and {name} was read on another rank:",
+                f"only rank 0 has these statistics, and {name} was read on another rank:",
                 "read them under `if statistics:`",
                 "write them to a file, which all ranks can read",
             )
@@ -253,12 +253,12 @@ class AbsentStatistics(Statistics):
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """All layers of a set: statistics on rank zero, and per-image features on all ranks.
+    """All layers of a set: statistics on rank 0, and per-image features on all ranks.
 
     A metric gets one layer of it, as a `fidtool.FeatureSet`.
 
     Attributes:
-        statistics: statistics of the set on rank zero; without layers on the other ranks.
+        statistics: statistics of the set on rank 0; without layers on the other ranks.
         features: per-image features by layer, if they are needed and available: float32 arrays of
             shape (n, dims).
         apart: whether the mean and covariance are those of a file that also has images, and not of
@@ -274,7 +274,7 @@ class MeasuredSet:
     pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def gaussian(self, layer: str = FEATURES) -> Gaussian:
-        """Mean, covariance and number of its images, on rank zero."""
+        """Mean, covariance and number of its images, on rank 0."""
         of_layer = self.statistics.layers[layer]
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
@@ -282,7 +282,7 @@ class MeasuredSet:
 def broadcast_features(
     path: str, statistics: Statistics, layers: Collection[str], world: World
 ) -> MeasuredSet:
-    """Return a set with the features that rank zero has, on all ranks. A collective."""
+    """Return a set with the features that rank 0 has, on all ranks. A collective."""
     own: dict[str, Features] = {}
     for name, layer in statistics.layers.items():
         if name in layers and layer.features is not None:
@@ -295,7 +295,7 @@ def broadcast_features(
 
 
 def _broadcast_rows(own: Features | None, count: int, dims: int, world: World) -> Features:
-    """Return the rows that rank zero has, on all ranks. A collective."""
+    """Return the rows that rank 0 has, on all ranks. A collective."""
     with world.together():
         rows = empty_rows(count, dims) if own is None else own
     if world.size == 1:

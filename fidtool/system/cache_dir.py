@@ -132,7 +132,7 @@ def _open_special(path: Path) -> IO[bytes]:
         else:
             os.set_blocking(descriptor, True)
             return open(descriptor, "wb")
-    raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {UNREAD_SECONDS:g} s")
+    raise OSError(errno.ENXIO, f"it is a pipe that nothing has read for {UNREAD_SECONDS:g} s")
 
 
 def _rename_new(file: Path, path: Path) -> None:

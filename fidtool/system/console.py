@@ -1,4 +1,4 @@
-"""Rank zero's output on stderr: warnings, information and progress. Only results go to stdout."""
+"""Rank 0's output on stderr: warnings, information and progress. Only results go to stdout."""
 
 from __future__ import annotations
 

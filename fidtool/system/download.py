@@ -145,7 +145,7 @@ class RemoteFile:
                 if not self._is_temporary(error):
                     raise DownloadError(problem) from None
                 if self._position and not self._ranges:
-                    problem += ", and the server cannot send the rest alone"
+                    problem += ", and the server cannot send only the rest"
                     raise DownloadError(problem) from None
             else:
                 self._position += len(data)

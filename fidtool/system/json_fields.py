@@ -96,7 +96,7 @@ def _dataclass_from_json(kind: Any, value: Any) -> Any:
         try:
             return kind.parse(value)
         except ValueError:  # its message names the setting of a run
-            raise ValueError(f"{value!r} is no {kind.__name__.lower()}") from None
+            raise ValueError(f"{value!r} is not a {kind.__name__.lower()}") from None
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value)
     return kind(**from_json_fields(kind, value))

@@ -94,7 +94,8 @@ def read_with_timeout(what: str, work: Callable[[], T], seconds: float) -> T:
         what = " and ".join(_reading) or what
         limit = f"within {seconds:g} s ({option('timeout')})"
         raise RunError(
-            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer"
+            f"{what} could not be read {limit}: no response from the storage, or from a pipe's "
+            "writer"
         ) from None
 
 

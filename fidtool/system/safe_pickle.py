@@ -53,7 +53,7 @@ class _Dtype:
     def __init__(self, name: str, *_: object) -> None:
         if not _DTYPE.fullmatch(name):
             raise NotDataError(
-                f"it has an array of dtype {name!r:.80}, which is no number or string"
+                f"it has an array of dtype {name!r:.80}, which is neither a number nor a string"
             )
         self.dtype = np.dtype(name)
 
@@ -67,7 +67,7 @@ def _rebuild_array(data: Any, dtype: _Dtype, shape: Any = (), order: Any = "C") 
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise ValueError("bytes are encoded in another way than latin1")
+        raise ValueError("it has bytes in an encoding other than latin1")
     return text.encode(encoding)
 
 

@@ -198,10 +198,10 @@ def test_statistics_are_on_rank_zero(
         assert other["true"] == [False] * 5
         assert other["named"] == first["named"]
         assert other["as REAL and FAKE"] == first["as REAL and FAKE"]
-        assert other["repr"] == "<Statistics on rank zero>"
+        assert other["repr"] == "<Statistics on rank 0>"
         for name in ("mu", "sigma", "dims", "features", "definition"):
-            assert f"only rank zero has these statistics, and {name} was read on" in other[name]
-        assert "only rank zero has these statistics" in other["alone"]
+            assert f"only rank 0 has these statistics, and {name} was read on" in other[name]
+        assert "only rank 0 has these statistics" in other["alone"]
         assert "and count was read on another rank: read them under `if" in other["count"]
     merged = fidtool.read_statistics(place / f"all{ranks}.npz")
     whole = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False, batch_size=4)

@@ -103,7 +103,10 @@ def test_every_rank_adopts_the_settings_of_statistics_files(
     alone = here("compute", "real64.npz", "fake", "--json")
     together = fidtool("compute", "real64.npz", "fake", "--json", ranks=2)
     assert together.metrics == alone.metrics
-    assert together.stderr.count("taken from real64.npz: dims 64 and protocol tensorflow") == 1
+    assert (
+        together.stderr.count("settings taken from real64.npz: dims 64 and protocol tensorflow")
+        == 1
+    )
 
 
 @needs_weights
@@ -196,4 +199,4 @@ def test_the_clip_score_has_the_same_bits_at_any_number_of_ranks(
     (tmp_path / "captions.csv").write_text("path,caption\nfake/00000.png,a cat\n")
     refused = fidtool(*arguments, "--captions", "captions.csv", ranks=2)
     assert (refused.status, refused.json["exit"]["code"]) == (1, 2)
-    assert refused.stderr.count("has no caption of 149 images of fake") == 1
+    assert refused.stderr.count("has no caption for 149 images of fake") == 1

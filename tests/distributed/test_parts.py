@@ -49,7 +49,7 @@ def test_new_images_on_two_ranks(fidtool: Run, here: Run, tmp_path: Path) -> Non
             shutil.copy(file, fake)
     done = fidtool(*settings, "-o", "new.npz", "--since", "old.npz", ranks=2)
     assert done.status == 0, done.stderr
-    assert "30 images are those of old.npz, 15 are new" in done.stderr
+    assert "30 images are already in old.npz, 15 are new" in done.stderr
     assert here(*settings, "-o", "fresh.npz").status == 0
     assert arrays(tmp_path / "new.npz") == arrays(tmp_path / "fresh.npz")
     (fake / "00002.png").write_bytes((fake / "00003.png").read_bytes())

@@ -472,7 +472,7 @@ def check_printed(command: str, stdout: str) -> None:
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * bool(re.search("clip-score|cmmd", command))
         further += r"| \(inception@weights=tuned\.pth\)" * ("tuned" in command)
-        number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"
+        number += r"|mean -?\d+\.\d+ over 2 (classes|folders), worst -?\d+\.\d+ \(\w+\)"
         line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"
         third = r"(FID.* of val/: .+\nmemorisation.*: .+\n)" * ("--heldout" in command)
         assert re.fullmatch(rf"({line})+{third}([\w, -]+: not computed: .+\n)*", stdout), stdout

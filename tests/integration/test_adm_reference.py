@@ -119,7 +119,9 @@ def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Pa
     assert found.metrics["sfid"] == pytest.approx(0, abs=1e-6)
     (result,) = found.json["results"]
     assert result["sets"]["fake"]["with_features"] == COUNT
-    reason = "its distance is that of the mean and covariance in its file, not of its images"
+    reason = (
+        "its distance is computed from the mean and covariance in its file, not from its images"
+    )
     assert (bars_of(result)["withheld"], bars_of(result)["curve"]) == (reason, [])
     assert result["influence"]["doubt"] == reason
 

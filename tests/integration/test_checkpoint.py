@@ -208,7 +208,7 @@ def test_all_parts_of_changed_files_are_one_warning(
     assert run.json["run"]["images_resumed"] == 12
     (line,) = [line for line in run.stderr.splitlines() if "warning" in line and "kept" in line]
     assert (
-        "is not used (files of the set have changed since); computed again: 6 parts of a set"
+        "is not used (files of the set have changed since); computing 6 chunks of a set again"
         in line
     )
 

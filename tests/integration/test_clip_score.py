@@ -260,17 +260,17 @@ REFUSED = [
         ("--captions", "captions.doc"),
         ["--captions captions.doc must be a table (.csv, .tsv, .jsonl)", "a folder"],
     ),
-    (("--captions", "lacking.csv"), ["has no caption of 2 images of fake (0000", ")"]),
-    (("--captions", "blank"), ["has no caption of 1 image of fake (00000.png)"]),
+    (("--captions", "lacking.csv"), ["has no caption for 2 images of fake (0000", ")"]),
+    (("--captions", "blank"), ["has no caption for 1 image of fake (00000.png)"]),
     (
         ("--captions", "foreign.csv"),
-        ["--captions foreign.csv names no image of fake, such as fake/0"],
+        ["--captions foreign.csv names no image in fake, such as fake/0"],
     ),
     (
         ("--captions", "fewer.txt"),
         ["fewer.txt has 2 captions without paths of images, but fake has 9 images"],
     ),
-    (("--captions", "real"), ["--captions real names no image of fake"]),
+    (("--captions", "real"), ["--captions real names no image in fake"]),
     (
         ("--captions", "captions.csv", "--clip-score-extractor", "dinov2"),
         ["--clip-score-extractor dinov2 has no text"],
@@ -320,8 +320,8 @@ def test_an_order_by_name_that_is_not_that_of_the_numbers_is_refused(
     outcome = here("compute", "real", "unpadded", *RUN, "--captions", "captions.txt")
     assert outcome.status == 2
     assert (
-        "has no paths, and by name 10.png is before 2.png in unpadded: add a column path"
-        in outcome.error
+        "has no paths, and sorted by name 10.png comes before 2.png in unpadded: add a column "
+        "named path" in outcome.error
     )
     (place / "list.txt").write_text("".join(f"unpadded/{number}.png\n" for number in range(11)))
     assert here("compute", "real", "list.txt", *RUN, "--captions", "captions.txt").status == 0
@@ -339,7 +339,8 @@ def test_statistics_and_iterables_that_have_no_paths_are_refused(
         (
             iter([]),
             "captions.csv",
-            "images with paths, which fake does not have: pass a list in the order of the images",
+            "images with paths, which fake does not have: pass the captions as a list in the order "
+            "of the images",
         ),
         (
             map(Image.open, [f"fake/{name}" for name in captions]),
@@ -354,7 +355,7 @@ def test_statistics_and_iterables_that_have_no_paths_are_refused(
         (
             "fake",
             [*[*captions.values()][:-1], ""],
-            r"captions has no caption of 1 image of fake \(",
+            r"captions has no caption for 1 image of fake \(",
         ),
     ):
         with pytest.raises(fidtool.InputError, match=text):

@@ -80,7 +80,7 @@ def test_flags_without_effect_on_statistics_files_are_named(
     published = "--extractor", "timm:resnet18", "--weights", "w.pt"
     idle = here(*files, *published, "--feature-step", 9, "--checkpoint", "kept")
     assert (
-        "--extractor and --weights and --feature-step and --checkpoint: no effect on the values"
+        "--extractor and --weights and --feature-step and --checkpoint have no effect on the values"
         in idle.stderr
     )
     assert "no effect" not in here(*files).stderr

@@ -35,7 +35,7 @@ def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path) -> N
     assert (found["exact"], found["near"], found["multiplicities"]) == (120, 0, {"4": 40})
     assert "120 of 160 images (75%) are exact duplicates: " in line
     assert "4 times each, 40 files apart" in line
-    assert "as if 4 processes had used the same random seed" in line
+    assert "as if 4 processes used the same random seed" in line
     assert line in outcome.stderr
     assert len(found["examples"]) == 8
     group = found["examples"][0]
@@ -91,7 +91,7 @@ def test_too_many_duplicates_are_status_3(here: Run, real: Path, tmp_path: Path)
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
     outcome = here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.5", "--json")
     assert outcome.status == 3
-    reason = f"gate missed: 75.00% of {fake} are duplicates, above 50.00%"
+    reason = f"gate missed: 75.00% of the images in {fake} are duplicates, above 50.00%"
     assert outcome.json["exit"] == {"code": 3, "reason": reason}
     assert outcome.json["results"][0]["missed"] == [reason.removeprefix("gate missed: ")]
     assert reason in outcome.stderr

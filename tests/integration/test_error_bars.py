@@ -76,14 +76,14 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     found = bars_of(result)
     assert (found["bias"], found["corrected"]) == (None, None)
     assert "at least" in found["withheld"]
-    perfect = "there are 60; a perfect generator would have about 0."
+    perfect = "there are only 60; a perfect generator would have about 0."
     assert perfect in found["withheld"]
     assert found["withheld"].endswith(
-        ", as two samples of one distribution have, of 60 and 60 images"
+        ", the distance between samples of 60 and 60 images from one distribution"
     )
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in messages(result) if "no error bars" in line)
-    assert f" (distance by number of images {found['curve'][0][1]:.4g} for 15, " in line
+    assert f" (distance by number of images: {found['curve'][0][1]:.4g} for 15, " in line
 
 
 def test_fewer_than_five_images_per_dimension_have_an_interval(

@@ -118,5 +118,5 @@ def test_weights_that_cannot_be_obtained_are_named_before_any_image_is_read(
     assert outcome.status == 1
     assert "no weights for dinov2:vits14" in outcome.error
     assert outcome.error.endswith(
-        "nor are there weights for timm:vit_tiny_patch16_224 and dinov2:vitb14"
+        "there are no weights for timm:vit_tiny_patch16_224 and dinov2:vitb14 either"
     )

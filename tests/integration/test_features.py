@@ -128,4 +128,4 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
             True,
         )
     idle = here("compute", "images", "images", "--features", "--dims", 64, "--no-cache")
-    assert "--features has no effect: no set is an array of two dimensions" in idle.stderr
+    assert "--features has no effect: no set is a two-dimensional array" in idle.stderr

@@ -169,7 +169,10 @@ def test_statistics_of_floats_decide(
             )
             metric.update(images, real=False)
             assert float(metric.compute()) == pytest.approx(0, abs=1e-6)
-    ways = "floats became bytes in different ways .float_to_byte.: round in .*round.npz, floor in"
+    ways = (
+        "floats were converted to bytes in different ways .float_to_byte.: round in .*round.npz, "
+        "floor in"
+    )
     evaluation = fidtool.compute(tmp_path / "round.npz", floats, float_to_byte="floor", **SETTINGS)
     assert re.search(
         ways,

@@ -212,12 +212,15 @@ def test_links_without_a_target_are_named(here: Run, tmp_path: Path, real: Path)
     for name in [*names[:5], "images", "folder"]:
         run = here("compute", real, name, "--extractor", TINY)
         assert f"{name}" in run.error
-        assert "is a link of git-annex to a file that is not here: run `git annex get`" in run.error
+        assert (
+            "is a git-annex link to a file that is not on this machine: run `git annex get`"
+            in run.error
+        )
     (tmp_path / "images/list.txt").write_text("a.png\n")
     error = here("compute", real, "images/list.txt", "--extractor", TINY).error
     assert (
-        "(line 1: images/a.png), which is a link of git-annex to a file that is not here: run "
-        "`git annex" in error
+        "(line 1: images/a.png), which is a git-annex link to a file that is not on this machine: "
+        "run `git annex" in error
     )
     (tmp_path / "b.npz").symlink_to("nowhere.npz")
     assert "b.npz is a link to nowhere.npz, which does not exist" in here("check", "b.npz").error
@@ -262,8 +265,8 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     refused = here("compute", "good.npz", "bad.npz")
     assert refused.status == 2
     assert (
-        "bad.npz is not of Inception, whose features are never below zero, as a mean of -1e-09 is"
-        in refused.error
+        "bad.npz was not computed with Inception, whose features are never below zero, as a mean "
+        "of -1e-09 is" in refused.error
     )
     named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
     assert (named.status, named.stdout.startswith("FD (64 dimensions): ")) == (0, True)
@@ -273,7 +276,8 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     assert "fid_64" not in metrics
     assert here("compute", "good.npz", "good.npz").stdout.startswith("FID (64 dimensions): ")
     with pytest.raises(
-        fidtool.InputError, match=r"bad\.npz is not of Inception.* their network with feature="
+        fidtool.InputError,
+        match=r"bad\.npz was not computed with Inception.* their network with feature=",
     ):
         FrechetInceptionDistance(64, real_statistics=tmp_path / "bad.npz")
 

@@ -220,7 +220,7 @@ def test_lines_are_unchanged_and_the_framing_is_on_stderr(here: Run, place: Path
     assert re.fullmatch(rf"{re.escape(FD)}: \d+\.\d{{4}}\n", run.stdout)
     said = [each for each in run.stderr.splitlines() if not each.startswith("warning: ")]
     adm, edm = "adm:48 (box and bicubic filters)", "edm:12 (Lanczos filter)"
-    assert said == [f"{place / 'photos'}: framed by {adm}", f"{place / 'fake'}: framed by {edm}"]
+    assert said == [f"{place / 'photos'}: cropped by {adm}", f"{place / 'fake'}: cropped by {edm}"]
 
 
 def test_table_shows_it(here: Run, place: Path) -> None:
@@ -237,7 +237,7 @@ def test_table_shows_it(here: Run, place: Path) -> None:
     run = here(*line, "--crop-fake", "center:32")
     shown = " ".join(" ".join(run.stdout.splitlines()).split())
     assert (
-        f"{place / 'photos'}, {place / 'photos-edm'}: framed by center:32 (bilinear filter with"
+        f"{place / 'photos'}, {place / 'photos-edm'}: cropped by center:32 (bilinear filter with"
         in shown
     )
     assert "framed" not in run.stderr
@@ -251,8 +251,8 @@ def test_page_shows_it_and_the_framed_images(here: Run, place: Path, tmp_path: P
     assert here("compute", place / "photos", place / "fake", *flags, *crops).status == 0
     page = (tmp_path / "page.html").read_text()
     header = page.partition("</header>")[0]
-    assert f"{place / 'photos'} ({COUNT} images, framed by adm:40)" in header
-    assert f"{place / 'fake'} ({COUNT} images, framed by resize:20)" in header
+    assert f"{place / 'photos'} ({COUNT} images, cropped by adm:40)" in header
+    assert f"{place / 'fake'} ({COUNT} images, cropped by resize:20)" in header
     assert sizes_in(page) == {(40, 40), (20, 20)}
 
 

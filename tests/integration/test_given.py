@@ -253,7 +253,11 @@ def open_archive(folder: Path, pixels: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
-    "None": (lambda f, p: None, InputError, "fake is None, which only ranks above zero may pass"),
+    "None": (
+        lambda f, p: None,
+        InputError,
+        "fake is None, which only ranks other than rank 0 may pass",
+    ),
     "a function without a number": (
         lambda f, p: lambda n: p[:n],
         InputError,
@@ -287,9 +291,9 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a number as a name": (
         lambda f, p: {1: p},
         InputError,
-        "the keys of fake are names of sets, and 1 is none: use strings",
+        "the keys of fake are names of sets, and 1 is not a name: use strings",
     ),
-    "an empty name": (lambda f, p: {"": p}, InputError, "and '' is none: use strings"),
+    "an empty name": (lambda f, p: {"": p}, InputError, "and '' is not a name: use strings"),
     "the name of REAL": (
         lambda f, p: {f"{f.parent / 'real'}/": p},
         InputError,

@@ -140,11 +140,11 @@ def test_images_in_every_output(here: Run, place: Path) -> None:
     floor, verdict = (line for line in lines if line.endswith("  fake") and "val" in line)
     too_high = "(floor: 40 images not in REAL; too high, because FAKE has 60 images)  fake"
     assert floor == f"FD ({TINY}) of val: {first.floors[key]:.4f} {too_high}"
-    said = "memorisation (diagnostic, no quality score): FAKE has 10 copies of images of REAL ("
-    assert verdict.startswith(f"{said}{first.nearest.closer:.2%} of FAKE (95 %: ")
+    said = "memorisation (diagnostic, no quality score): FAKE has 10 copies of images in REAL ("
+    assert verdict.startswith(f"{said}{first.nearest.closer:.2%} of the images in FAKE (95 %: ")
     assert (
-        f"the chance that FAKE is closer than val is {first.nearest.probability:.3f} (0.5 ± 0.0"
-        in verdict
+        "the chance that an image in FAKE is closer than one in val is "
+        f"{first.nearest.probability:.3f} (0.5 ± 0.0" in verdict
     )
     assert verdict.endswith("; 10 and 0 images at distance 0)  fake")
     assert f"{second.floors[key]:.4f} (floor: 20 images not in REAL)  few" in done.stdout
@@ -208,12 +208,12 @@ def test_a_set_that_is_not_held_out_is_reported(here: Run, place: Path) -> None:
         "compute", "real", "few", "--heldout", "leaked", *NETWORK, "--num-real", 70, "--json"
     )
     assert (
-        "leaked: 70 images at distance 0 from REAL, so not held out: no image of FAKE can be closer"
+        "leaked: 70 images at distance 0 from REAL, so not held out: no image in FAKE can be closer"
         in done.stderr
     )
     assert (
-        "real: only 70 of 80 images are compared with FAKE one by one: copies of others are not "
-        "found" in done.stderr
+        "real: only 70 of 80 images are compared with FAKE one by one: copies of the other "
+        "images are not found" in done.stderr
     )
     clean = here("compute", "real", "few", "--heldout", "val", *NETWORK, "--json").stderr
     assert "held out" not in clean

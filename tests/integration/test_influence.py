@@ -58,4 +58,4 @@ def test_effects_that_do_not_add_up_are_reported(here: Run, tmp_path: Path) -> N
     fake = with_harmful(tmp_path / "fake", 392, 8)
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--json")
     doubt = outcome.json["results"][0]["influence"]["doubt"]
-    assert doubt.startswith("for the removal of the 8 worst images, the effects predict")
+    assert doubt.startswith("without the 8 worst images, the effects predict")

@@ -117,7 +117,10 @@ def test_others_are_refused_with_the_line_that_converts(
     for kind, values in OUTSIDE.items():
         with pytest.raises(fidtool.InputError) as refused:
             fidtool.compute(real, FORMS[form](tmp_path, values), **SETTINGS)
-        pattern = rf"\[(\d+)\] contains {kind} from (-?\d+) to (-?\d+); images must be 0 to 255: .* use (.*)"
+        pattern = (
+            rf"\[(\d+)\] contains {kind} from (-?\d+) to (-?\d+); "
+            r"image values must be from 0 to 255: .* use (.*)"
+        )
         found = re.search(pattern, str(refused.value))
         assert found is not None, str(refused.value)
         assert int(found[1]) in (0, 5)
@@ -137,7 +140,8 @@ def test_the_first_image_out_of_range_is_named(here: Run, real: Path, tmp_path: 
         found = here(*line)
         assert found.status == 2
         assert re.search(
-            r"late.npy\[7\] contains int64 from \d+ to 256; images must be 0 to 255", found.error
+            r"late.npy\[7\] contains int64 from \d+ to 256; image values must be from 0 to 255",
+            found.error,
         )
 
 
@@ -145,7 +149,7 @@ def test_small_values_of_16_bits_are_ambiguous(here: Run, real: Path, tmp_path: 
     np.save(tmp_path / "small.npy", BYTES.astype(np.uint16))
     error = here("compute", real, "small.npy", "--extractor", TINY).error
     assert re.search(
-        r"small.npy\[0\] contains uint16 from \d+ to 255, which may be bytes, or nearly black",
+        r"small.npy\[0\] contains uint16 from \d+ to 255, which may be bytes or nearly black",
         error,
     )
     assert "use images.astype('uint8'), or (images >> 8).astype('uint8')" in error
@@ -199,6 +203,7 @@ def test_tensors_that_numpy_lacks(real: Path, environment: dict[str, str]) -> No
     values = torch.rand(4, 3, 12, 12).to(torch.float8_e4m3fn)
     for images in (values, [*values]):
         with pytest.raises(
-            fidtool.InputError, match=r"fake\[0\] is no array .torch.float8_e4m3fn.*: pass "
+            fidtool.InputError,
+            match=r"fake\[0\] cannot be converted to an array .torch.float8_e4m3fn.*: pass ",
         ):
             fidtool.compute(real, images, value_range=(0, 1), **SETTINGS)

@@ -32,7 +32,8 @@ def test_names_for_statistics_files(here: Run, sets: tuple[Path, Path], tmp_path
     asked = here("compute", "own.npz", "own.npz", "--extractor", TINY)
     assert asked.stdout == f"{FD}: 0.0000\n"
     assert (
-        "--extractor: no effect on the values, because only statistics are compared" in asked.stderr
+        "--extractor has no effect on the values, because only statistics are compared"
+        in asked.stderr
     )
     assert here("compute", "own.npz", sets[0], "--extractor", TINY).stdout == f"{FD}: 0.0000\n"
     names = {64: "FID (64 dimensions)", 30: "FD (30 dimensions)"}
@@ -86,7 +87,7 @@ def test_no_output_calls_another_distance_fid(
     outcome = here("compute", sets[0], sets[1], few, *flags)
     assert outcome.status == 3
     assert f"{sets[1]} has {FD} " in outcome.stderr
-    for words in (f"raise the {FD} most", "distance by number of images "):
+    for words in (f"raise the {FD} most", "distance by number of images: "):
         assert words in outcome.stderr, words
     document = here("compute", sets[0], sets[1], *flags, "--json")
     values = document.json["values"]

@@ -98,7 +98,7 @@ def adm(shift: float = 0.0) -> dict[str, Any]:
     }
 
 
-ADM = "taken from adm.npz, a file of ADM's evaluator (it has mu_s): protocol tensorflow"
+ADM = "settings taken from adm.npz, a file of ADM's evaluator (it has mu_s): protocol tensorflow"
 
 
 def test_images_are_measured_with_the_protocol_of_the_file(here: Run, tmp_path: Path) -> None:

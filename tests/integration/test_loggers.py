@@ -180,7 +180,7 @@ def test_a_logger_that_fails_is_a_warning(here: Run, sets: list[Path], tmp_path:
     assert "chatter" not in outcome.stdout
     (line,) = (line for line in outcome.stderr.splitlines() if "--log" in line)
     assert (
-        line == "warning: --log wandb:p failed, the result is complete: no space left in "
+        line == "warning: --log wandb:p failed, but the result is complete: no space left in "
         "https://host/; try again"
     )
     assert read_document(tmp_path / "out.json")["exit"]["code"] == 3
@@ -191,7 +191,7 @@ def test_in_python_too(
     sets: list[Path], environment: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.warns(
-        RuntimeWarning, match=r"^log='wandb:p' failed, the result is complete: .*; try again$"
+        RuntimeWarning, match=r"^log='wandb:p' failed, but the result is complete: .*; try again$"
     ):
         evaluation = package.compute(*sets[:2], extractor=TINY, log="wandb:p", step=1000)
     assert evaluation.frechet_distance is not None

@@ -356,7 +356,7 @@ def test_a_metric_may_use_its_own_network(
         (
             ["--metrics", "faults.py:Other"],
             1,
-            "the metric faulty returned {'another': 1.0}; it declares faulty",
+            "the metric faulty returned {'another': 1.0}, but declares faulty",
         ),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", "faults.py:Whole"], 1, "the metric faulty returned nan for whole"),
@@ -422,7 +422,11 @@ def test_a_metric_may_use_its_own_network(
             2,
             "but does not request them: set real_features and fake_features",
         ),
-        (["--metrics", "faults.py:Plain"], 1, "the metric faulty returned 1.0; it declares faulty"),
+        (
+            ["--metrics", "faults.py:Plain"],
+            1,
+            "the metric faulty returned 1.0, but declares faulty",
+        ),
     ],
 )
 def test_refusals(

@@ -265,7 +265,9 @@ def test_small_distances_of_classes_have_digits(here: Run, tmp_path: Path) -> No
     small = ("--extractor", f"{SCALED}:small", "--per-class", "--report", "page.html")
     shown = here("compute", "real", "fake", *small)
     assert shown.status == 0, shown.stderr
-    assert re.search(r"FD \(small\) per class: mean \S+e-\d+ of 2, worst \S+e-\d+", shown.stdout)
+    assert re.search(
+        r"FD \(small\) per class: mean \S+e-\d+ over 2 classes, worst \S+e-\d+", shown.stdout
+    )
     assert "0.0000" not in shown.stdout
     assert not re.search(r"\b0\.0000\b", Path("page.html").read_text())
 

@@ -288,7 +288,7 @@ def test_lists_in_different_orders_are_said(
     assert line.startswith("recon.txt: ")
     assert " of 14 images fit another image of REAL better than their partner (" in line
     assert line.endswith(
-        "put both into the same order, or choose the pairs in another way (--pairs HOW)"
+        "put both sets into the same order, or choose the pairs in another way (--pairs HOW)"
     )
 
 
@@ -343,7 +343,7 @@ def test_samples_are_of_pairs(here: Run, sets: tuple[Path, Path]) -> None:
     assert found.json["results"][0]["count"] == {"real": 5, "fake": 5}
     refused = here("compute", *sets, "--metrics", "psnr", "--num-fake", 5, "--json")
     assert "9 images of" in refused.error
-    assert "are no pairs: pass --num N for both" in refused.error
+    assert "cannot be paired: pass --num N for both" in refused.error
 
 
 def test_values_of_each_pair_are_written(
@@ -554,7 +554,7 @@ def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) 
     )
     found = here("compute", *sets, "--metrics", "psnr", "--crop", "adm:32")
     assert 5 < float(found.stdout.split()[1]) < 100
-    assert f"{real}: framed by adm:32 (box and bicubic filters)" in found.stderr
+    assert f"{real}: cropped by adm:32 (box and bicubic filters)" in found.stderr
 
 
 def remove(real: Path, recon: Path) -> None:
@@ -589,7 +589,7 @@ def resized(real: Path, recon: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (remove, ["no partner of the same", "for 1 image of", "real (004.png)"]),
+        (remove, ["no partner with the same", "for 1 image of", "real (004.png)"]),
         (add, ["1 image of", "recon (extra.png): rename them, or see --pairs HOW"]),
         (
             rename,
@@ -826,4 +826,4 @@ def test_a_folder_and_an_array_need_numbers_in_order(
         file.rename(sets[0] / f"{number + 5}.png")
     np.save(tmp_path / "recon.npy", np.stack([rgb(file) for file in sorted(sets[1].iterdir())]))
     refused = here("compute", sets[0], "recon.npy", "--metrics", "psnr", "--pairs", "position")
-    assert "--pairs position, and by name 13.png is before 5.png in" in refused.error
+    assert "--pairs position, and sorted by name 13.png comes before 5.png in" in refused.error

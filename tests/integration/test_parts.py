@@ -169,7 +169,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "merge",
             "1.npz",
             "2.npz",
-        ): "2.npz and 1.npz are of different sets: the names, sizes or contents",
+        ): "2.npz and 1.npz come from different sets: the names, sizes or contents",
         (
             "merge",
             "2c.npz",
@@ -195,7 +195,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "--since",
             "whole.npz",
             *OF_EACH,
-        ): "new images, parts and networks cannot be combined",
+        ): "adding new images, computing a part and adding networks cannot be combined",
         ("stats", fake, "--part", "1/2", "--layout", "adm"): "omit --part and --since",
     }
     for arguments, message in refused.items():
@@ -309,7 +309,7 @@ def test_only_new_images_pass_the_network(
     passed.clear()
     grown = here("stats", "fake", "-o", "old.npz", "--since", "old.npz", "--force", *settings)
     assert grown.status == 0, grown.stderr
-    assert "fake: 1000 images are those of old.npz, 300 are new" in grown.stderr
+    assert "fake: 1000 images are already in old.npz, 300 are new" in grown.stderr
     assert sum(passed) == 300
     assert here("stats", "fake", "-o", "fresh.npz", *settings).status == 0
     assert arrays("old.npz") == arrays("fresh.npz")
@@ -400,7 +400,7 @@ def test_gaps_are_found_where_files_are_skipped(here: Run, fake: Path) -> None:
         name for name, each in parts.items() if not each.skipped and name.endswith("of20.npz")
     ]
     refused = here("merge", *others, damaged, "-o", "x.npz")
-    assert "in common" in refused.error or "no file has " in refused.error
+    assert "in common" in refused.error or "the files lack " in refused.error
     (same,) = (name for name, each in parts.items() if each.skipped and name.endswith("of20.npz"))
     assert here("merge", *others, same, "-o", "merged.npz").status == 0
     doubled = here("merge", *others, same, damaged, "-o", "x.npz")
@@ -449,7 +449,7 @@ def test_another_set_of_equal_names_and_sizes(
             ).status
             == 0
         )
-    assert "are of different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
+    assert "come from different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
     assert here("stats", "1", "-o", "old.npz", *OF_EACH).status == 0
     refused = here("stats", "2", "-o", "x.npz", "--since", "old.npz", *OF_EACH)
     assert (
@@ -485,7 +485,7 @@ def test_files_that_were_skipped_are_tried_again(here: Run, fake: Path) -> None:
     assert here("stats", "fake", "-o", "old.npz", *settings).status == 0
     shutil.copy(fake / "00001.png", fake / "00011.png")
     done = here("stats", "fake", "-o", "new.npz", "--since", "old.npz", *settings)
-    assert "39 images are those of old.npz, 1 are new" in done.stderr
+    assert "39 images are already in old.npz, 1 are new" in done.stderr
     here("stats", "fake", "-o", "fresh.npz", *settings)
     assert arrays("new.npz") == arrays("fresh.npz")
 

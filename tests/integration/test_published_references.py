@@ -59,7 +59,7 @@ def test_a_reference_is_not_generated(
     here: Run, mirror: Path, tmp_path: Path, real: str, fakes: list[str]
 ) -> None:
     refused = here("compute", real, *fakes)
-    reason = "is a published reference, of real images, and cannot be"
+    reason = "is a published reference of real images, and cannot be"
     assert (refused.status, refused.stdout) == (2, "")
     assert refused.error == f"error: {fakes[-1]} {reason} FAKE: pass it as REAL, which comes first"
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_a_reference_is_not_generated(
 
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
     outcome = here("compute", "edm:cifar10", "fake", "--json")
-    assert "taken from edm:cifar10: protocol tensorflow" in outcome.stderr
+    assert "settings taken from edm:cifar10: protocol tensorflow" in outcome.stderr
     assert not [
         line
         for line in messages(outcome.json["results"][0])
@@ -294,4 +294,4 @@ def test_a_reference_of_images_that_were_resized_for_the_network(
     for item in ("reference", "crop of REAL", "size of FAKE", "protocol"):
         assert f"{item}: " not in outcome.stderr
     refused = here("compute", "edm:cifar10:mu", "fake")
-    assert refused.error == "error: mu alone is no set that can be compared: pass edm:cifar10"
+    assert refused.error == "error: mu alone is not a set that can be compared: pass edm:cifar10"

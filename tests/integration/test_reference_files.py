@@ -138,7 +138,7 @@ def test_a_server_without_ranges_sends_the_whole_file(mirror: HttpStore) -> None
     published, said = mirror.folder / served(ADM.url), []
     mirror.faults[served(ADM.url)], mirror.lasting = ["whole"], True
     assert_same(fetch(ADM, [], said.append), published, *STATISTICS)
-    assert "all of it because the server returns no parts of files" in said[0]
+    assert "the whole file because the server cannot send only a part of it" in said[0]
     assert mirror.asked[served(ADM.url)] == 1
 
 

@@ -147,8 +147,7 @@ def test_refusals(here: Run, place: Path) -> None:
     advised = here("compute", real, more, *BASE, "--num", 25).error
     assert (
         advised
-        == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its "
-        "place"
+        == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 instead"
     )
     twice = here("compute", real, images, real, *BASE, "--num-real", 9, "--num", 12, "--json").json[
         "results"
@@ -162,9 +161,9 @@ def test_refusals(here: Run, place: Path) -> None:
     alone = f"error: --num asks for 25 images but {real} has {COUNT}"
     for other in (("check",), ("stats", "-o", "a.npz")):
         assert here(*other, real, "--num", 25).error == alone
-    with pytest.raises(fidtool.InputError, match=f"has {COUNT}; pass num_fake=25 in its place"):
+    with pytest.raises(fidtool.InputError, match=f"has {COUNT}; pass num_fake=25 instead"):
         fidtool.compute(real, more, num=25, **SETTINGS)
-    with pytest.raises(fidtool.InputError, match="yielded 9; pass num_real=15 in its place"):
+    with pytest.raises(fidtool.InputError, match="yielded 9; pass num_real=15 instead"):
         fidtool.compute(images, iter(pixels_in(place / "real")[:9]), num=15, **SETTINGS)
     with pytest.raises(fidtool.InputError, match="num_real asks for 25 images"):
         fidtool.compute(iter(pixels_in(place / "real")), images, num_real=25, **SETTINGS)

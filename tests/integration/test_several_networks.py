@@ -143,7 +143,7 @@ def test_the_cache_is_shared_with_runs_of_one_network(here: Run, sets: tuple[Pat
     arguments = ("compute", *sets, *METRICS)
     single = here(*arguments, "--extractor", COLOURS, "--json")
     joint = here(*arguments, "--extractor", BOTH, "--json")
-    assert f"read from the cache, not those of {Path(TINY).name}" in joint.stderr
+    assert f"read from the cache, except those of {Path(TINY).name}" in joint.stderr
     assert joint.metrics.items() >= single.metrics.items()
     again = here(*arguments, "--extractor", BOTH, "--json")
     assert (again.json["run"]["images_computed"], again.metrics) == (0, joint.metrics)
@@ -371,7 +371,7 @@ def test_statistics_are_completed_without_running_the_first_network_again(
         np.testing.assert_array_equal(two.layers[layer].sigma, each.sigma)
         np.testing.assert_array_equal(two.layers[layer].features, each.features)
     other = here("stats", fake, "-o", "x.npz", "--complete", "one.npz", *both_networks)
-    assert other.error.endswith(f"are not of the images in {fake}, as they are now")
+    assert other.error.endswith(f"were not computed from the images that are now in {fake}")
     lacking = here(
         "stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments
     )
@@ -384,7 +384,9 @@ def test_statistics_are_completed_without_running_the_first_network_again(
         )
         assert refused.status == 2, changed
     whole = here("stats", fake, "-o", "x.npz", "--complete", "two.npz", *both_networks)
-    assert whole.error.endswith("have all networks of this run: name one that they lack")
+    assert whole.error.endswith(
+        "already have all networks of this run: name a network that they lack"
+    )
     known = fidtool.read_statistics(tmp_path / "one.npz")
     in_python = fidtool.compute_statistics(
         str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False

@@ -40,7 +40,7 @@ def test_the_samples_by_which_parts_are_compared(
     run = here("stats", images, "-o", "part.npz", "--part", "1/2", *OF_EACH)
     assert run.status == 1
     assert (
-        "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+        "images could not be read within 1 s (--timeout): no response from the storage" in run.error
     )
 
 
@@ -52,7 +52,7 @@ def test_images_that_may_have_changed(
     run = here("stats", images, "-o", "new.npz", "--since", "known.npz", *OF_EACH)
     assert run.status == 1
     assert (
-        "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+        "images could not be read within 1 s (--timeout): no response from the storage" in run.error
     )
 
 

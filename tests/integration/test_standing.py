@@ -101,7 +101,7 @@ def test_the_page(here: Run, tmp_path: Path) -> None:
     assert widths == sorted(widths)
     assert widths[-1] == 100
     assert f"fidtool published {NAME}" in section
-    assert "As far as is known, they are comparable with them." in section
+    assert "As far as is known, these FIDs are comparable with the published values." in section
     assert "The nearest of" not in section, "it has all of them"
     assert f"4 values that papers print for {NAME}." in section
     assert here("report", "fid.json", "-o", "again.html").status == 0

@@ -155,7 +155,7 @@ def test_saved_results_are_a_table(here: Run, sets: list[str], tmp_path: Path) -
     assert "\nreal,fake_1,monday.json,40,40," in (tmp_path / "both.csv").read_text()
     few = here("table", "monday.json", "few.json")
     doubt = "REAL.count: 40 -> 20 (monday.json -> few.json)"
-    said = f"Not comparable between all rows, so that none is marked: {doubt}."
+    said = f"The rows are not all comparable, so none is marked as best: {doubt}."
     assert (few.stdout.splitlines()[1], few.stderr) == (said, "")
     assert (
         here("table", "monday.json", "few.json", "--format", "csv").stderr == f"warning: {said}\n"

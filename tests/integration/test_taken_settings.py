@@ -26,7 +26,10 @@ def test_dims_and_protocol_are_adopted_from_the_file(here: Run, real: Path) -> N
     unsaid = here("compute", "real64.npz", "fake", "--json")
     assert unsaid.metrics == said.metrics
     assert unsaid.json["protocol"] == said.json["protocol"]
-    assert "taken from real64.npz: dims 64 and protocol tensorflow" in unsaid.stderr.splitlines()
+    assert (
+        "settings taken from real64.npz: dims 64 and protocol tensorflow"
+        in unsaid.stderr.splitlines()
+    )
     half = here(
         "compute",
         "real64.npz",
@@ -38,8 +41,10 @@ def test_dims_and_protocol_are_adopted_from_the_file(here: Run, real: Path) -> N
         "--json",
     )
     assert half.metrics == said.metrics
-    assert "taken from real64.npz: dims 64" in half.stderr.splitlines()
-    assert unsaid.json["run"]["notes"] == ["taken from real64.npz: dims 64 and protocol tensorflow"]
+    assert "settings taken from real64.npz: dims 64" in half.stderr.splitlines()
+    assert unsaid.json["run"]["notes"] == [
+        "settings taken from real64.npz: dims 64 and protocol tensorflow"
+    ]
     assert said.json["run"]["notes"] == []
 
 
@@ -77,7 +82,9 @@ def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path)
             said.json["protocol"],
             said.json["layers"],
         )
-        assert "taken from real.npz: extractor timm:test_resnet" in unsaid.stderr.splitlines()
+        assert (
+            "settings taken from real.npz: extractor timm:test_resnet" in unsaid.stderr.splitlines()
+        )
     inception = here("compute", "real.npz", "fake", "--extractor", "inception")
     assert inception.status == 2
     assert "dimensions (of timm:test_resnet)" in inception.error
@@ -104,5 +111,5 @@ def test_settings_are_adopted_from_two_files(here: Run, real: Path) -> None:
     )
     run = here("compute", "real64.npz", "fake64.npz", "--json")
     assert run.json["run"]["notes"] == [
-        "taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow"
+        "settings taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow"
     ]

@@ -33,13 +33,15 @@ def test_clean_sets_have_no_warnings(real: Path, tmp_path: Path) -> None:
 
 def test_different_counts(real: Path, tmp_path: Path) -> None:
     (found,) = warnings_of(real, make_pictures(tmp_path / "many", 81, 2))
-    assert "differs by more than a factor of 2" in found
+    assert "differs from REAL's by more than a factor of 2" in found
     assert "(81 images against 40)" in found
     kid = fidtool.compute(
         real, tmp_path / "many", extractor=TINY, metrics=[fidtool.KID(subset_size=9)]
     )
     said = "".join(map(str, kid.results[0].warnings))
-    assert "differs by more than a factor of 2" not in said, "a bias of Fréchet distances"
+    assert "differs from REAL's by more than a factor of 2" not in said, (
+        "a bias of Fréchet distances"
+    )
 
 
 def test_statistics_have_no_sample_of_their_images(real: Path, tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_statistics_have_no_sample_of_their_images(real: Path, tmp_path: Path) -
     fidtool.write_statistics(file, fidtool.compute_statistics(many, extractor=TINY))
     remedies = (
         "use equal numbers, for example with num",
-        "more in the smaller set, or images in place of the statistics",
+        "add images to the smaller set, or pass images in place of the statistics",
     )
     for one, other, remedy in ((real, many, 0), (file, real, 1), (real, file, 1), (many, real, 0)):
         (found,) = (each for each in warnings_of(one, other) if "factor of 2" in each)
@@ -129,8 +131,8 @@ def test_statistics_in_the_place_of_generated_images(real: Path, tmp_path: Path)
     fake = make_pictures(tmp_path / "fake", 40, 2)
     (found,) = warnings_of(fake, tmp_path / "real.npz")
     assert found == (
-        f"{tmp_path / 'real.npz'}: statistics are compared as fake with images of {fake}: if they "
-        "are of the real images, pass them as real, which comes first"
+        f"{tmp_path / 'real.npz'}: statistics are compared as fake with the images in {fake}: if "
+        "the statistics are those of the real images, pass them as real, which comes first"
     )
     assert warnings_of(tmp_path / "real.npz", fake) == []
     fidtool.write_statistics(tmp_path / "fake.npz", statistics)

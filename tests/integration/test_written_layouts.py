@@ -168,7 +168,8 @@ def test_images_of_several_sizes_are_refused_before_the_run(
     refused = here("stats", "real", "-o", "none.npz", "--layout", "adm")
     assert refused.status == 2
     assert refused.error == (
-        "error: arr_0 has images of one size, but real has 24×20 and 9×8 (real/00004.png): pass "
+        "error: the array arr_0 needs images of one size, but real has 24×20 and 9×8 "
+        "(real/00004.png): pass "
         "--crop adm:256"
     )
 
@@ -251,12 +252,12 @@ def test_other_statistics_are_refused_in_python(tmp_path: Path) -> None:
             IMAGES,
             "protocol='tensorflow' and metrics='fid,sfid'",
         ),
-        (of_inception(""), "edm", None, "edm's statistics are others"),
+        (of_inception(""), "edm", None, "edm needs different statistics"),
         (
             fidtool.Statistics.of(np.zeros(64), np.eye(64), 9),
             "edm",
             None,
-            "edm's statistics are others",
+            "edm needs different statistics",
         ),
         (of_inception("tensorflow"), "adm", None, "need a sample of the images"),
         (of_inception("tensorflow"), "edm", IMAGES, "need a sample of the images"),

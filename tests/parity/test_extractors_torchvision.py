@@ -134,7 +134,7 @@ def test_statistics_with_its_features_are_read(here: Run, place: Path) -> None:
     assert refused.status == 2
     for words in (
         "torchvision:resnet18 is not a network",
-        "(taken from old.npz: extractor torchvision:resnet18)",
+        "(settings taken from old.npz: extractor torchvision:resnet18)",
     ):
         assert words in refused.error
     new = here("compute", "new.npz", "fake", *CUSTOM)

@@ -51,7 +51,10 @@ def test_a_pipe_that_nobody_reads_is_an_error(
 ) -> None:
     monkeypatch.setattr(cache_dir_module, "UNREAD_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="a pipe that nobody reads"), atomic_write(tmp_path / "pipe"):
+    with (
+        pytest.raises(OSError, match="a pipe that nothing has read"),
+        atomic_write(tmp_path / "pipe"),
+    ):
         pass
 
 

@@ -340,7 +340,9 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
 def test_a_file_without_any_result_is_no_history(tmp_path: Path) -> None:
     (tmp_path / "fid.json").write_text(dumps(bare("a").to_dict()))
     with pytest.raises(
-        InputError, match=r"line 1 is left out.*; so are all others: pass the file of history"
+        InputError,
+        match=r"line 1 is left out.*; all other lines are left out as well: pass the file of "
+        "history",
     ):
         read_history(tmp_path / "fid.json")
     (tmp_path / "empty.jsonl").touch()

@@ -124,7 +124,10 @@ def test_storage_that_does_not_respond_ends_a_run_without_workers(
         raise OSError
 
     monkeypatch.setattr(Files, "open", silent)
-    problem = r"images of .*images.* could not be read within 0\.1 s \(timeout\): no response of the storage"
+    problem = (
+        r"images of .*images.* could not be read within 0\.1 s \(timeout\): "
+        "no response from the storage"
+    )
     with pytest.raises(RunError, match=problem):
         list(load_pieces(images, [Batch(0, [0, 1, 2])], DecodeOptions(), patience=0.1))
 

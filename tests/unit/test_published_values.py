@@ -117,4 +117,4 @@ def test_an_unknown_name(here: Run) -> None:
     refused = here("published", "adm:imagnet256")
     assert (refused.status, refused.stdout) == (2, "")
     assert "did you mean adm:imagenet256" in refused.error
-    assert refused.error.endswith("from those of `fidtool published`")
+    assert refused.error.endswith("from the names that `fidtool published` lists")

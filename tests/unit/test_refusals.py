@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),
     "an order of floats": (
         fidtool.InputError,
-        "its array order is not one integer per image",
+        "its array order must have one integer per image",
         lambda at: fidtool.read_statistics(saved(at / "a.npz", order=np.zeros(4))),
     ),
     "features of integers": (

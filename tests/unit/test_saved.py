@@ -277,7 +277,7 @@ def test_a_crop_that_this_version_lacks_is_named() -> None:
     content = everything()
     content["results"][0]["sets"]["real"]["framing"] = "another:32"
     with pytest.raises(
-        InputError, match=r"ValueError: 'another:32' is no crop\): compute it again"
+        InputError, match=r"ValueError: 'another:32' is not a crop\): compute it again"
     ):
         Evaluation.from_dict(content)
 

@@ -56,18 +56,18 @@ def test_a_missing_class_is_named() -> None:
     rng = np.random.default_rng(3)
     real, fake = (rng.multinomial(count, np.full(CLASSES, 1 / CLASSES)) for count in (REAL, FAKE))
     fake[[7, 300]] = 0
-    assert warned(real, fake) == ["it has no images of 2 classes of REAL: c7, c300"]
+    assert warned(real, fake) == ["it has no images of 2 classes that REAL has: c7, c300"]
     fake[:20] = 0
     (line,) = warned(real, fake)
-    assert line.startswith("it has no images of 21 classes of REAL: c0, c1, c2, c3, c4, ")
+    assert line.startswith("it has no images of 21 classes that REAL has: c0, c1, c2, c3, c4, ")
 
 
 def test_other_shares_are_named() -> None:
     real, fake = np.full(10, 5000), np.full(10, 5000)
     fake[4] = 6250
     assert warned(real, fake) == [
-        "its classes have other shares than REAL's: 2.2% of its images are too many (c4 has "
-        "12.20% instead of 10.00%)"
+        "its classes are distributed differently from REAL's: 2.2% of its images would have to be "
+        "of another class (c4 has 12.20% instead of 10.00%)"
     ]
     fake[4] = 6000
     assert warned(real, fake) == [], "not notable"

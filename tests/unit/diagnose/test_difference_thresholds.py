@@ -252,14 +252,14 @@ def test_sets_of_the_same_kind_have_no_differences() -> None:
 @pytest.mark.parametrize("kept", [1, 2, 4, 5])
 def test_the_message_states_the_part_that_has_detail(kept: int) -> None:
     bands = np.where(np.arange(8) < kept, np.array(DETAIL), 1)
-    for pair, name in (
-        ((pictures(), pictures(bands=bands)), "FAKE"),
-        ((pictures(bands=bands), pictures()), "REAL"),
+    for pair, name, other in (
+        ((pictures(), pictures(bands=bands)), "FAKE", "REAL"),
+        ((pictures(bands=bands), pictures()), "REAL", "FAKE"),
     ):
         (finding,) = pair_findings(*pair, [])
         assert (
-            f"{name}'s images have hardly any detail above about {Fraction(kept, 8)} of"
-            in finding.message
+            f"{name}'s images, unlike {other}'s, have hardly any detail above about "
+            f"{Fraction(kept, 8)} of" in finding.message
         )
 
 
@@ -315,7 +315,7 @@ def test_sets_with_few_images_are_not_compared(code: str) -> None:
     assert finding.message.startswith("too few images (6 in FAKE, 50 in REAL)")
     findings, (code, _) = pair_findings(*pair(7), []), codes(pair(7))
     assert code != "not compared"
-    assert findings[1].message.endswith(", except where nearly all differ")
+    assert findings[1].message.endswith(", except where nearly all images differ")
 
 
 def test_shares_of_few_images() -> None:

@@ -36,7 +36,7 @@ def test_defaults_are_not_mentioned() -> None:
 
 def test_cmmds_network_has_its_published_name() -> None:
     config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings(), True)
-    assert (config.network.extractor, line) == ("clip", "taken from a.npz: extractor clip")
+    assert (config.network.extractor, line) == ("clip", "settings taken from a.npz: extractor clip")
     assert (
         complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64), True)[1]
         == ""
@@ -62,7 +62,11 @@ def bare_file(dims: int) -> Statistics:
 def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(resize=find_protocol("clean").resize)}
     config, line = complete_settings(files, Settings(), True)
-    assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
+    assert (config.dims, config.protocol, line) == (
+        64,
+        None,
+        "settings taken from a and b: dims 64",
+    )
     assert complete_settings({"a": bare_file(64)}, Settings(), True)[0].dims == 64, (
         "the features are taken to be Inception's"
     )

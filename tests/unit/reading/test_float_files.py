@@ -101,7 +101,8 @@ def test_integers_of_32_bits_must_be_bytes(order: str) -> None:
                 )
             else:
                 with pytest.raises(
-                    DecodeError, match="contains int32 from 0 to 65535; images must be 0 to 255"
+                    DecodeError,
+                    match="contains int32 from 0 to 65535; image values must be from 0 to 255",
                 ):
                     decode(data, options)
 
@@ -115,8 +116,8 @@ def test_signed_integers_must_be_bytes(order: str) -> None:
         np.testing.assert_array_equal(found.pixels, values[..., None].repeat(3, 2))
         refused = values - (100 if bits == 8 else 20000)
         problem = (
-            f"contains int{bits} from {refused.min()} to {refused.max()}; images must be 0 to "
-            "255: .* use "
+            f"contains int{bits} from {refused.min()} to {refused.max()}; image values must be "
+            "from 0 to 255: .* use "
         )
         with pytest.raises(DecodeError, match=problem):
             decode(raw_tiff([refused.astype(f"{order}i{bits // 8}").tobytes()], **tags))
@@ -129,7 +130,7 @@ def test_small_values_of_16_bits_may_be_bytes(zipped: bool) -> None:
     in_tiff = raw_tiff([(DEEP >> 8).tobytes()], zipped=zipped, bits=16)
     for content in (in_tiff, dark):
         with pytest.raises(
-            DecodeError, match="contains uint16 from 0 to 255, which may be bytes, or nearly black"
+            DecodeError, match="contains uint16 from 0 to 255, which may be bytes or nearly black"
         ):
             decode(content)
     for black in (encoded(dark), raw_tiff([bytes(4000)], bits=16)):
@@ -141,7 +142,8 @@ def test_floats_that_pillow_cannot_read() -> None:
     double = raw_tiff([FLOATS.astype("f8").tobytes()], bits=64, format=3)
     for each in (data, double):
         with pytest.raises(
-            DecodeError, match=r"or floats of a kind that it lacks: save an array, .npy"
+            DecodeError,
+            match=r"or has floats of a kind that Pillow cannot read \(save an array, .npy\)",
         ):
             decode(each, DecodeOptions(floats=ValueRange(0.0, 1.0)))
 
@@ -193,8 +195,8 @@ def test_folders_of_floats(here: Run, tmp_path: Path) -> None:
     (tmp_path / "fake/0.pfm").rename(tmp_path / "fake/0.png")
     hidden = here(*line, "--value-range", "0,2")
     assert (
-        "0.png: it has floats, which the name of its file hides: rename it to .tif or .pfm"
-        in hidden.error
+        "0.png: it contains floats, which the name of its file does not show: rename it to .tif "
+        "or .pfm" in hidden.error
     )
     assert "contains float32 from" in here("check", "fake").error
     assert "11 images" in here("check", "fake", "--value-range", "0,2").stdout

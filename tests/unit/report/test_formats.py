@@ -332,7 +332,7 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     doubts = (
         "REAL.name: real -> photos (1.json -> 2.json); REAL.count: 100 -> 50 (1.json -> 2.json)"
     )
-    said = f"Not comparable between all rows, so that none is marked: {doubts}."
+    said = f"The rows are not all comparable, so none is marked as best: {doubts}."
     assert (doubted_in(saved), find_incomparable(saved)[1]) == (["FID", "KID", "Precision"], [said])
     lines = text_of(saved)
     assert [line.split()[:2] for line in lines[1:4]] == [
@@ -364,7 +364,7 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
     said, *rows = text_of(saved)[:4]
     assert (doubted_in(saved), find_incomparable(saved)[1]) == (["KID"], [said])
     assert said == (
-        "Not comparable between all rows, so that none is marked in the columns of KID: "
+        "The rows are not all comparable, so none is marked as best for KID: "
         "settings.kid.subset_size: 100 -> 50 (1.json -> 2.json)."
     )
     assert [row.split()[1] for row in rows] == ["FID", "10.123*", "10.123*"]

@@ -166,7 +166,7 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
         "step100 is better than step200",
         "3 images look like noise",
         "90 PNG, 10 JPEG",
-        "Pixel-identical to images of REAL: 20 images of FAKE.",
+        "Pixel-identical to images in REAL: 20 images in FAKE.",
         "100 images for 2048 dimensions",
         "bilinear",
         bare("fake").definitions["features"].fingerprint,  # type: ignore[union-attr]
@@ -211,18 +211,18 @@ def heading(html: str) -> str:
     ("values", "better", "verdict"),
     [
         ((3.0, 2.0), None, "b has the lowest FID 2.00"),
-        ((2.0, 2.0), None, "FID of 2 sets, which cannot be told apart"),
+        ((2.0, 2.0), None, "FID of 2 sets, which cannot be distinguished"),
         ((3.0, 2.0), True, "b is the best 2.00"),
-        ((3.0, 2.0), False, "FID of 2 sets, which cannot be told apart"),
+        ((3.0, 2.0), False, "FID of 2 sets, which cannot be distinguished"),
         (
             (3.0, 2.0, 9.0),
             False,
-            "2 of 3 sets cannot be told apart, and are the best 3.00 a 2.00 b",
+            "2 of 3 sets are the best and cannot be distinguished 3.00 a 2.00 b",
         ),
         (
             (2.0,) * 5 + (3.0,),
             None,
-            "5 of 6 sets cannot be told apart, and are the best 2.00 a 2.00 b 2.00 c 2.00 d",
+            "5 of 6 sets are the best and cannot be distinguished 2.00 a 2.00 b 2.00 c 2.00 d",
         ),
     ],
 )
@@ -837,7 +837,7 @@ def test_the_classes_of_a_fake() -> None:
     page = Page(html)
     assert "fake-classes" in [each.get("id") for each in page.all("section")]
     assert "And 21 more, listed in the JSON." in page.text
-    assert "FID per class: mean 30.5000 of 120, worst 90.0000 (n0000 " in page.text
+    assert "FID per class: mean 30.5000 over 120 classes, worst 90.0000 (n0000 " in page.text
     bars = re.findall(r'<td class="bar"><span style="width: ([\d.]+)%">', html)
     assert (len(bars), bars[0], bars[45]) == (100, "100.0", "50.0")
     assert [*map(float, bars)] == sorted(map(float, bars), reverse=True)

@@ -137,8 +137,8 @@ def test_equal_values_are_not_the_best() -> None:
 def test_real_is_never_the_best() -> None:
     lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}))
     never = (
-        "Sets that contain images of REAL are never marked as best, nor is a set that is the "
-        "only other one."
+        "Sets that contain images of REAL are never marked as best. If there is only one other "
+        "set, it is not marked either."
     )
     assert lines[-2:] == [LEGEND, never]
     assert [row[1] for row in cells(lines[:-2])] == ["FID", "12.0", "11.0*", "0.000"]

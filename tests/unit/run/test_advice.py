@@ -22,9 +22,9 @@ LONG: dict[str, Any] = {
 
 def test_a_long_run_is_told_the_time_in_tf32() -> None:
     assert render(suggest_precision(**LONG)) == (
-        "precision='tf32' would have taken about 54 s instead of 124 s, judged by an H100 with "
-        "16 cores, where it changed an FID of 5.933 to 5.930; compare only values of one "
-        "precision (see `fidtool guide speed`)"
+        "precision='tf32' would have taken about 54 s instead of 124 s, estimated from an H100 "
+        "with 16 cores, where it changed an FID from 5.933 to 5.930; only compare values with the "
+        "same precision (see `fidtool guide speed`)"
     )
 
 

@@ -71,13 +71,13 @@ def test_the_verdict_is_in_plain_words() -> None:
     rng = np.random.RandomState(3)
     fake, heldout = 0.1 + rng.rand(200), 0.1 + rng.rand(300)
     assert verdict(fake, heldout) == "no sign of it"
-    assert verdict(np.append(fake, 0.0), heldout) == "FAKE has 1 copy of images of REAL"
+    assert verdict(np.append(fake, 0.0), heldout) == "FAKE has 1 copy of images in REAL"
     assert (
         verdict(fake, np.append(heldout, [0.0, 0.0]))
-        == "it cannot be told, as 2 images of val are in REAL"
+        == "it cannot be judged, because 2 images in val are also in REAL"
     )
     near = np.append(fake, rng.rand(9) / 100)
-    assert verdict(near, heldout) == "9 images of FAKE are probably near copies of REAL"
+    assert verdict(near, heldout) == "9 images in FAKE are probably near copies of images in REAL"
     assert (
         verdict(fake * 0.8 + 0.05, heldout) == "FAKE is closer to REAL than other real images are"
     )

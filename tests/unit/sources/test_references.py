@@ -70,7 +70,7 @@ def test_an_array_may_be_named() -> None:
             "adm:imagenet",
             "did you mean adm:imagenet64, adm:imagenet128, adm:imagenet256, adm:imagenet512?",
         ),
-        ("adm:?", "choose from those of `fidtool refs`"),
+        ("adm:?", "choose from the names that `fidtool refs` lists"),
     ],
 )
 def test_unknown_names_have_suggestions(name: str, meant: str) -> None:

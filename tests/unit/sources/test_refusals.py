@@ -130,7 +130,7 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "many other files": (
         lambda at: [lists(at / f"a.x{n}", "") for n in range(6)] and at,
-        r"contains 1 file \(\.x0\), .*, 2 others; image files are those named",
+        r"contains 1 file \(\.x0\), .*, 2 others; image files have one of the suffixes",
     ),
     "a list of nothing": (lambda at: lists(at / "a.txt", "\n\n"), "is empty"),
     "upper case": (lambda at: "S3://bucket/images", "must begin with s3:// in lower case"),
@@ -140,7 +140,7 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no images at a URL": (
         lambda at: f"file://{lists(at / 'a.csv', '').parent}",
-        "an archive, array or table is read if its own path or URL is passed",
+        "to read an archive, an array or a table, pass its own path or URL",
     ),
     "no match at a URL": (lambda at: f"file://{at}/*.tar", "no object matches"),
     "an empty list at a URL": (lambda at: f"file://{lists(at / 'a.txt', '')}", r"a\.txt is empty"),

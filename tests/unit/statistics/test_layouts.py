@@ -204,7 +204,7 @@ def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
     pickled({"fd_dinov2": gaussian(DINO)})(tmp_path / "dino.pkl")
     with pytest.raises(
         InputError,
-        match=r"no statistics of inception; it has those of dinov2: pass extractor='dinov2'",
+        match=r"no statistics of inception; it has statistics of dinov2: pass extractor='dinov2'",
     ):
         fidtool.read_statistics(
             tmp_path / "dino.pkl", networks={FEATURES: NetworkChoice("inception")}
@@ -332,8 +332,8 @@ def torch_saved(place: bytes, before: int, after: bytes) -> Callable[[Path], obj
 
 
 MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no images": (changed(num_items=0), "has a num_items that is no possible number"),
-    "too many images": (changed(num_items=1 << 31), "has a num_items that is no possible number"),
+    "no images": (changed(num_items=0), "has a num_items that cannot be a number"),
+    "too many images": (changed(num_items=1 << 31), "has a num_items that cannot be a number"),
     "sums of other dims": (
         changed(raw_mean=np.zeros(3)),
         r"has raw_mean of shape \(3,\) and raw_cov of shape \(8, 8\)",

@@ -117,7 +117,8 @@ def check_partition(owners: list[int], random: Any, skipped: set[int]) -> None:
         number = (missing.count or 0) + len(missing.skipped)
         with pytest.raises(
             InputError,
-            match=f"no file has {number} images? of the set's {COUNT}: part {missing.part.name}:",
+            match=f"the files lack {number} images? of the set's {COUNT}: "
+            f"part {missing.part.name}:",
         ):
             fidtool.merge_statistics(parts)
         again = random.choice(parts)
@@ -149,7 +150,7 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
     wider = replace(DEFINITION, dims=4)
     cases = {
         r"part 2 has statistics of a whole set": replace(second, part=None),
-        r"part 2 and part 1 are of different sets": replace(
+        r"part 2 and part 1 come from different sets": replace(
             second, part=replace(second.part, whole="other")
         ),
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),

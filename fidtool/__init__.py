@@ -5,8 +5,8 @@ size.
 >>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP
 12.345678901234
 
-What needs torch, or much else, is loaded on first use, so that ``import fidtool`` and ``fidtool
---help`` are fast.
+Modules that need torch or other large packages are loaded at their first use, so that ``import
+fidtool`` and ``fidtool --help`` are fast.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def compute(
     fake: Source | Sequence[PathOrURL | Images | Statistics] | Mapping[str, Source],
     settings: Settings,
 ) -> Evaluation:
-    """Compute FID, or the metrics in ``metrics``, of one or several sets of generated images
+    """Compute the FID, or the metrics in ``metrics``, of one or several sets of generated images
     against real images.
 
     Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call
@@ -75,26 +75,28 @@ def compute(
         real: path or URL of images (a folder, archive, array, table or list) or of a statistics
             file (.npz); or images in memory (a list, array, ``Dataset`` or iterable), see
             `fidtool.Images`; or `fidtool.Statistics`.
-        fake: the same, or a list of sets to evaluate against the same ``real``, which is then
-            processed once: paths, or any sets with `fidtool.Images`, `fidtool.Statistics` or a
-            function among them. A list of arrays is one set. Or a dict of such sets by their names
-            in results and messages, ``{"epoch 1": images, "epoch 2": "fake/"}``; a list in it is
-            one set, and its name replaces that of `fidtool.Images`. Or a function that generates
-            ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a set as
+        fake: a set in the same forms, or several sets to compare with ``real``, which is then
+            processed only once. Several sets are a list of paths, or a list that has
+            `fidtool.Images`, `fidtool.Statistics` or a function among its sets; a list of arrays is
+            one set. They can also be a dict of sets by the names that they have in results and
+            messages, ``{"epoch 1": images, "epoch 2": "fake/"}``; a list in the dict is one set,
+            and its name in the dict replaces that of `fidtool.Images`. A function generates
+            ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` takes such a set as
             well.
-        settings: their keywords. ``extractor`` may also be, or have in a list, a `fidtool.Network`
-            or a `torch.nn.Module`, which gets the images as they are: uint8 of shape (n, 3, height,
-            width), with images of different sizes in separate batches, as in the metrics for
-            training. It is in evaluation mode during the run, and afterwards as before.
+        settings: the keywords below. ``extractor`` may also be a `fidtool.Network` or a
+            `torch.nn.Module`, or a list with them. A module gets the images as they are: uint8 of
+            shape (n, 3, height, width), with images of different sizes in separate batches, as in
+            the metrics for training. It is in evaluation mode during the run, and in its previous
+            mode afterwards.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` or ``.by_name`` for several, and
-        ``.to_dict()`` for the content of the JSON. A different network or layer has a
-        ``.frechet_distance`` instead of a FID, see `fidtool.result.values`. Warnings are in
-        ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a
-        `FidtoolWarning`, as it does for a metric that is left out and a value that is not
-        comparable with those of ``preset``. If a report or plot cannot be written at the end, a
-        `RuntimeWarning` is issued.
+        ``.to_dict()`` for the content of the JSON. With another network or layer, the value is
+        ``.frechet_distance`` instead of ``.fid``, see `fidtool.result.values`. Warnings are in
+        ``.results[i].warnings`` and ``.run.warnings``. Rank 0 also issues each of them as a
+        `FidtoolWarning`, and one for each metric that is left out and for each value that is not
+        comparable with the published values of ``preset``. If a report or plot cannot be written at
+        the end, a `RuntimeWarning` is issued.
 
     Raises:
         fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.
@@ -130,25 +132,25 @@ def compute_statistics(
     *,
     settings: Settings,
 ) -> Statistics:
-    """Compute the mean and covariance of the features of a set of images, which ``fidtool stats``
-    writes to a file.
+    """Compute the mean and covariance of the features of a set of images, as ``fidtool stats``
+    writes them to a file.
 
     A collective like `compute`.
 
     Args:
-        images: as ``real`` of `compute`.
-        known: statistics of the same images, or their file: only networks that they lack are
+        images: the same as ``real`` in `compute`.
+        known: statistics of the same images, or a file with them: only networks that they lack are
             computed.
-        part: computes only a part of the images, such as ``"3/16"``, for
-            `fidtool.merge_statistics`.
-        since: earlier statistics of the set with the same settings, or their file: only images that
-            are new go through the networks.
-        settings: their keywords, see `compute`.
+        part: part of the images to compute, such as ``"3/16"``, for `fidtool.merge_statistics`;
+            None computes all images.
+        since: earlier statistics of the set with the same settings, or a file with them: only new
+            images go through the networks.
+        settings: the keywords below, see `compute`.
 
     Returns:
-        On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims,
-            dims), both float64, and their provenance. On the other ranks an object that is false:
-            these functions take it, and reading it is an error.
+        On rank 0, the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims),
+        both float64, and their provenance. On the other ranks, a placeholder that is false in a
+        boolean context: the functions of this module accept it, and reading it raises an error.
 
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
@@ -168,7 +170,7 @@ def check(images: Source, against: Source | None = None, *, settings: Settings) 
     A collective like `compute`.
 
     Args:
-        images: as ``real`` of `compute`, but not an iterable.
+        images: the same as ``real`` in `compute`, but not an iterable.
         against: real images, or a statistics file written by fidtool, to compare ``images`` with;
             None inspects only ``images``.
 

@@ -207,25 +207,25 @@ class FidtoolError(Exception):
 
     Args:
         problem: what is wrong, and where.
-        remedies: alternative ways to fix it, as phrases such as "pass more images". The message
-            appends them after a semicolon, or after the colon that ends ``problem``.
-        setting: name of the setting that the error concerns, as `option` takes it, if it is not the
-            first one that the problem names.
+        remedies: alternative ways to fix the problem, as phrases such as "pass more images". The
+            message appends them after a semicolon, or after the colon that ends ``problem``.
+        setting: name of the setting that the error concerns, as `option` takes it; None is the
+            first setting that ``problem`` names.
 
     Attributes:
-        setting: the keyword of this setting, or the field of its metric's class; None for an error
-            about none.
+        setting: the keyword of this setting, or the field of its metric's class; None if the error
+            concerns no setting.
         exit_code: exit status of the process, one of `EXIT_STATUSES`.
         note: text at the end of the message, such as which work was saved.
-        location: rank and host of origin, before the note; empty if irrelevant, None if not set
-            yet.
+        location: rank and host where the error occurred, before the note; empty if they do not
+            matter, None if they are not set yet.
     """
 
     exit_code = 1
     note = ""
     location: str | None = None
     agreed = False
-    """Whether all ranks raise this error, so that only rank zero prints it."""
+    """Whether all ranks raise this error, so that only rank 0 prints it."""
     printed = False
     """Whether the ranks have printed the error: this process must not."""
 
@@ -299,7 +299,7 @@ class FidtoolError(Exception):
 
 
 class InputError(FidtoolError, ValueError):
-    """The input or the call is wrong: the same call succeeds only when what the message names has
+    """The input or the call is wrong: the same call succeeds only after what the message names has
     changed.
 
     A file may be missing because another program has not written it yet.
@@ -331,8 +331,8 @@ class RunError(FidtoolError, RuntimeError):
 
 
 class ProgramError(RunError):
-    """An exception of the calling program's code (a generator, dataset, network or metric) or an
-    unexpected one.
+    """An exception from the calling program's code (a generator, dataset, network or metric), or an
+    unexpected exception.
 
     That exception is its cause, and is raised in its place where `unwrap_program_errors` applies.
     """
@@ -375,12 +375,11 @@ class ResultWarning:
     """A warning about metric values.
 
     Attributes:
-        set: path of the set that it is about, or a name of it; empty if it is about all.
+        set: path or name of the set that the warning is about; empty if it is about all sets.
         text: the warning, without the set.
         severity: ``high`` if the value says little about the generator, ``medium`` if it changes
             noticeably, ``low`` if it may change.
-        detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing
-            does.
+        detail: what follows the set in parentheses, such as ``only 60 images``; empty for nothing.
     """
 
     set: str

@@ -60,8 +60,8 @@ def parse_value_range(value: object) -> tuple[float, float]:
         if -inf < black < white < inf:
             return black, white
     raise InputError(
-        f"{option('value_range')} must be two numbers that rise from black to white, such as "
-        f"0,1 or -1,1, not {short_repr(value)}"
+        f"{option('value_range')} must be two increasing numbers, the values of black and white, "
+        f"such as 0,1 or -1,1, not {short_repr(value)}"
     )
 
 
@@ -72,17 +72,18 @@ class Setting:
 
     Attributes:
         default: the default, which is immutable.
-        name: the field's name, which `find_settings` adds, with the next two.
+        name: the field's name. `find_settings` sets it, and the next two as well.
         kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for
-            strings, of which one can be passed alone; ``object`` for any other type, which the
+            strings (a single string can be passed alone); ``object`` for any other type, which the
             class must check itself.
         optional: whether it may be None.
         text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
         metavar: placeholder for the value in ``--help``.
-        flag: spellings of the option, separated by spaces. By default the field's name with dashes,
-            of a metric's setting after the metric's name.
-        choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
+        flag: spellings of the option, separated by spaces. The default is the field's name with
+            dashes; for a metric's setting, the metric's name comes first.
+        choices: the allowed values; None for the values of the field's type, if that is a
+            ``Literal``.
         least, most: limits of a number, both inclusive.
         common: whether ``--help`` shows the option; ``--help-all`` shows all.
         shown: description of the default, if ``--help`` cannot show the value itself.
@@ -90,11 +91,11 @@ class Setting:
             it. A setting that decides which images are used, or their pixels, must be part of
             `ImageSet.identity` or of `fidtool.run.measure.Measurer.arithmetic` as well, which are
             part of the keys of the cache and of checkpoints.
-        excludes: for a metric's setting, `fidtool.metrics.registry.setting_key` another one that it
-            replaces.
-        convert: returns the value that the object holds in place of the one that was passed, or
-            refuses it; it must return its own values unchanged. None stands for itself if the
-            setting is ``optional``.
+        excludes: for a metric's setting, the `fidtool.metrics.registry.setting_key` of another
+            setting that it replaces.
+        convert: function that returns the value that the object holds in place of the value that
+            was passed, or raises an error. It must return its own values unchanged. It is not
+            called for None if the setting is ``optional``.
     """
 
     default: Any

@@ -27,14 +27,14 @@ _SHOWN_DIGITS = 12
 @click.option(
     "--clear",
     is_flag=True,
-    help="Delete all cached statistics and copies of remote files, not weights or references.",
+    help="Delete all cached statistics and copies of remote files, but not weights or references.",
 )
 def cache(as_json: bool, clear: bool) -> Iterator[str]:
-    """List the cached statistics, the last used first, or delete them.
+    """List the cached statistics, the most recently used first, or delete them.
 
     The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It
     holds at most FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are
-    deleted first. The weights and the references are in the same folder.
+    deleted first. Weights and references are in the same folder and do not count.
     """
     if as_json and clear:
         raise InputError("--json and --clear cannot be combined:", "pass one of them")
@@ -108,6 +108,6 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
         protocol = facts["protocol"] or "its own"
     path = escape_text(facts["path"] or "?")
     if facts["framing"]:
-        path += f" (framed by {facts['framing']})"
+        path += f" (cropped by {facts['framing']})"
     size = f"{facts['bytes'] / 2**20:.1f}"
     return facts["id"][:_SHOWN_DIGITS], images, network, protocol, size, facts["used"], path

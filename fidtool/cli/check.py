@@ -18,7 +18,7 @@ _EXAMPLES = (
     ("Look for duplicates and faulty images", "fidtool check fake/"),
     ("Compare with the real images as well", "fidtool check fake/ --against real/"),
     (
-        "A CI gate: exit status 3 if there is a finding about fake/",
+        "CI gate: exit status 3 if there is a finding about fake/",
         "fidtool check fake/ --strict --json",
     ),
 )
@@ -30,7 +30,7 @@ _EXAMPLES = (
     "--against",
     group=IMAGES,
     metavar="REAL",
-    help="Compare with these real images, or with a file of `stats`.",
+    help="Compare with these real images, or with a statistics file written by `stats`.",
 )
 @option(
     "--list",
@@ -57,14 +57,14 @@ def check(
 
     IMAGES is a set of images in any form that `compute` accepts. Findings are duplicates, noise,
     constant or badly scaled images, unusual sizes, strong compression and unreadable files. With
-    --against REAL, also differences between the sets that have nothing to do with the generator,
-    such as different file formats.
+    --against REAL, they are also differences between the two sets that have nothing to do with the
+    generator, such as different file formats.
     """
     paths = [images] if against is None else [images, against]
     check_paths_early(paths)
     if only_list:
         if against is not None or strict:
-            raise InputError("--list only lists the images:", "omit --against and --strict")
+            raise InputError("--list cannot be combined with --against or --strict:", "omit them")
         if discover().rank == 0:
             _list(images, settings(), as_json, quiet)
         return 0

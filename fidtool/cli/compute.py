@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from fidtool.system.console import Console
 
 _EXAMPLES = (
-    ("FID of generated images", "fidtool compute real/ fake/"),
+    ("Compute the FID of generated images", "fidtool compute real/ fake/"),
     (
-        "The same value, computed on 8 GPUs",
+        "Compute the same value on 8 GPUs",
         "torchrun --nproc-per-node=8 -m fidtool compute real/ fake/",
     ),
     (
-        "A CI gate: exit status 3 if the FID is above 20",
+        "CI gate: exit status 3 if the FID is above 20",
         "fidtool compute real/ fake/ --fail-above 20 -o fid.json",
     ),
 )
@@ -70,7 +70,7 @@ _WRITING_SECONDS = 2.0
     "--value",
     group=OUTPUT,
     is_flag=True,
-    help="Print the first requested number of each FAKE alone, for shells.",
+    help="Print only the first requested value of each FAKE, for shell scripts.",
 )
 @outputs_option(
     cls=GroupedOption,
@@ -90,16 +90,17 @@ def compute(
 ) -> int:
     """Compute the FID and other metrics of each FAKE against REAL.
 
-    REAL and FAKE are sets of images, statistics files (.npz .pkl) or published references such as
-    adm:imagenet256, see `fidtool refs`. A set is a folder; a .zip or .tar archive, also compressed;
-    an array (.npy .npz .pt .safetensors); a .parquet or .arrow file, or a folder of save_to_disk; a
-    list of paths (.txt, or .csv .tsv .jsonl with a column of them), or - for such a list on stdin;
-    or a URL of any of these (s3://, https://, hf://, ...). Braces and wildcards join several files
-    into one set ('shards-{000..127}.tar'). Archives are read without unpacking.
+    REAL and FAKE are sets of images, statistics files (.npz, .pkl) or published references such as
+    adm:imagenet256, see `fidtool refs`. A set is a folder; a .zip or .tar archive, also a
+    compressed one; an array (.npy, .npz, .pt, .safetensors); a .parquet or .arrow file, or a folder
+    that save_to_disk wrote; a list of paths (.txt, or .csv, .tsv or .jsonl with a column of paths),
+    or - to read such a list from stdin; or a URL of any of these (s3://, https://, hf://, ...).
+    Braces and wildcards join several files into one set ('shards-{000..127}.tar'). Archives are
+    read without unpacking them.
 
     Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at
-    run time or a metric that is lacking, 2 bad usage or input, 3 missed gate, 130 or 143 stopped by
-    Ctrl-C or SIGTERM.
+    run time or a requested metric that could not be computed, 2 bad usage or input, 3 missed gate,
+    130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     form = _format(form, as_json, value, outputs)
     origin = make_origin(("fidtool", *(click.get_current_context().obj or ())))
@@ -131,7 +132,7 @@ def compute(
             on_failure(failure)
         raise
     if gallery is None:
-        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank
+        # Only rank 0 exits with the gate's status: a launcher kills rank 0 if another rank
         # exits first with an error.
         return 0
     from fidtool.report.text import timing_line
@@ -226,7 +227,7 @@ def _write_result(
     if evaluation.exit_code:
         note(evaluation.exit_reason)
     if form == "value" and None in values:
-        raise RunError(f"{first.title}, the first value that was requested, was not computed")
+        raise RunError(f"the first requested value, {first.title}, was not computed")
 
 
 def _default_format(evaluation: Evaluation) -> str:
@@ -252,7 +253,7 @@ def _write_failure(
     outputs: Sequence[Path],
     as_json: bool,
 ) -> None:
-    """Write the JSON of a failed run, which has no results, on rank zero, but never over a result
+    """Write the JSON of a failed run, which has no results, on rank 0, but never over a result
     with values.
 
     If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is
@@ -282,7 +283,7 @@ def _write_failure(
             if _is_replaceable(file):
                 files[file] = partial(write_lines, [text])
             else:
-                note(f"{file} keeps its earlier content: this run has no values")
+                note(f"{file} keeps its earlier content, because this run has no values")
         publish([text] if as_json and not again else [], files)
 
     with contextlib.suppress(RunError, TimeoutError):

@@ -93,8 +93,8 @@ def _check_no_code(settings: Mapping[str, Any], file: str) -> None:
             raise InputError(
                 f"{name} in {file} names code ({code[0].strip()}), which is run only if you ask "
                 "for it:",
-                f"name the file, `--config {file}`",
-                "remove the setting, and type it as a flag",
+                f"pass the file as `--config {file}`",
+                "remove the setting from the file and pass it as a flag",
             )
 
 
@@ -107,7 +107,7 @@ def _read_table(path: Path, file: str, is_optional: bool) -> Mapping[str, Any] |
         if is_optional:
             if isinstance(error, FileNotFoundError) and not path.is_symlink():
                 return None
-            remedies = ["pass `--config /dev/null` to read none"]
+            remedies = ["pass `--config /dev/null` to read no file"]
         raise InputError(f"{file} cannot be read: {format_reason(error)}", *remedies) from None
     toml: Any = None
     for name in ("tomllib", "tomli"):
@@ -118,9 +118,7 @@ def _read_table(path: Path, file: str, is_optional: bool) -> Mapping[str, Any] |
     if is_optional and mention not in data.replace(b"\0", b""):
         return None
     if toml is None:
-        raise InputError(
-            f"{file} needs the package tomli, which Python has since 3.11:", "pip install tomli"
-        )
+        raise InputError(f"{file} needs Python 3.11 or the package tomli:", "pip install tomli")
     try:
         document = toml.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

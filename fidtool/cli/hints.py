@@ -40,7 +40,7 @@ def explain_usage_error(
         close = get_close_matches(name, commands)
         message = f"no command '{escape_text(name)}'"
     if name.startswith("-") and not {*commands}.isdisjoint(arguments):
-        return f"{message}; options follow the command"
+        return f"{message}; put options after the command"
     suspects = [wrong]
     if not is_command:
         suspects += [word.partition("=")[0] for word in arguments if word.startswith("-")]
@@ -48,12 +48,12 @@ def explain_usage_error(
     for word in suspects:
         habit = OTHER_TOOLS_NAMES.get(word.replace("_", "-").removesuffix(".py"))
         if habit is not None:
-            habits[word] = f"{word} is {habit}"
+            habits[word] = f"{habit} instead of {word}"
     if wrong in habits or (habits and not close):
-        return f"{message}: in fidtool {', '.join(habits.values())}"
+        return f"{message}: in fidtool, use {', '.join(habits.values())}"
     sets = arguments if name.startswith("-") else [name]
     if not is_command and any(map(_may_be_set, sets)):
-        return f"{message}; to compare two sets write `fidtool compute REAL FAKE`"
+        return f"{message}; to compare two sets, write `fidtool compute REAL FAKE`"
     if close:
         return f"{message}; did you mean {close[0]}?"
     return message if is_command else f"{message}; the commands are {', '.join(commands)}"

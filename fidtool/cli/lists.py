@@ -56,7 +56,8 @@ _names_argument = partial(click.argument, "names", metavar="[NAME]...", nargs=-1
 @_names_argument(shell_complete=make_completer(BUILT_IN, or_file=True))
 @JSON
 def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
-    """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
+    """List the values of --metrics. With NAMEs, show only these metrics, with their values and
+    settings.
 
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
@@ -98,8 +99,8 @@ def _describe_metric(metric: Metric) -> dict[str, Any]:
 @_names_argument(shell_complete=make_completer(PRESETS))
 @JSON
 def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
-    """List the values of --preset; with NAMEs, show these with their settings and what a comparable
-    value needs.
+    """List the values of --preset. With NAMEs, show only these presets, with their settings and
+    with what a comparable value needs.
     """
     chosen = [find_preset(name) for name in names or PRESETS]
     if as_json:
@@ -124,7 +125,7 @@ def _describe_preset(preset: Preset) -> Iterator[tuple[str, str]]:
     yield "REAL", preset.reference
     if preset.crop and "crop" not in preset.settings:
         crop = format_flag("crop", f"{preset.crop}:SIZE")
-        yield "crop", f"{crop}, of a folder of original images"
+        yield "crop", f"{crop}, for a folder of original images"
     fakes = "as many images as in the paper"
     if preset.fakes is not None:
         fakes = f"{preset.fakes:,} images"
@@ -211,15 +212,16 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
     "--download",
     metavar="NAME",
     shell_complete=make_completer(REFERENCES),
-    help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as "
-    "well.",
+    help="Download the statistics of a reference into the cache; with NAME:arr_0, also download "
+    "its images.",
 )
 def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterator[str]:
     """List the references: published statistics to compare with, for example `fidtool compute
     edm:cifar10 fake/`.
 
-    NAME is a reference, of which everything is shown, or one of the projects that publish them,
-    such as adm. They are downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
+    NAME is a reference, for which all facts are shown, or a project that publishes references, such
+    as adm. References are downloaded at their first use. FIDTOOL_REFERENCES_URL is the address of a
+    mirror.
     """
     if download is not None:
         if names or as_json:
@@ -317,11 +319,12 @@ def _complete_published(_: click.Context, __: click.Parameter, typed: str) -> li
 @click.argument("reference", required=False, shell_complete=_complete_published)
 @JSON
 def published(reference: str | None, as_json: bool) -> Iterator[str]:
-    """List published FIDs, each with the public file and lines where it was read. Without
-    REFERENCE, list the references that have any.
+    """List published FIDs, each with the public file and the lines where it was read. Without
+    REFERENCE, list the references for which FIDs are known.
 
-    REFERENCE is one of these, the project that publishes several, such as adm, or a part of names,
-    such as cifar10. The lowest FID comes first. A question mark is for what was not found there.
+    REFERENCE is the name of a reference, a project that publishes several references, such as adm,
+    or a part of their names, such as cifar10. The lowest FID comes first. A question mark stands
+    for a fact that was not found in the file.
     """
     values = published_values(reference)
     if as_json:

@@ -175,17 +175,20 @@ outputs_option = functools.partial(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 # Sentences that ``--help`` adds to the help texts of settings, which Python shows as well.
 _NOTES = {
-    "num": " Under torchrun write --num-images.",
+    "num": " Under torchrun, write --num-images.",
     "metrics": " Can be repeated.",
     "extractor": " Can be repeated.",
-    "log": " Can be repeated. Under torchrun write --log-to.",
+    "log": " Can be repeated. Under torchrun, write --log-to.",
+    **dict.fromkeys(
+        ("fail_above", "fail_worse_than", "max_duplicates"), " The exit status is then 3."
+    ),
 }
 QUIET = option(
     "--quiet",
     "-q",
     group=OUTPUT,
     is_flag=True,
-    help="Hide progress, timings and notes, but no warnings or verdicts.",
+    help="Hide progress, timings and notes, but not warnings or verdicts.",
 )
 
 
@@ -202,22 +205,22 @@ _HELP_ALL = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_full_help,
-    help="Show all options, also the less common ones, and exit.",
+    help="Show all options, including the less common ones, and exit.",
 )
 _SETTINGS_OPTIONS = (
     GroupedOption(
         ["--config"],
         group=OUTPUT,
         metavar="FILE.toml",
-        help="Settings that flags override. [default: [tool.fidtool] of the repository's nearest "
-        "pyproject.toml]",
+        help="File with settings, which flags override. [default: [tool.fidtool] in the "
+        "repository's nearest pyproject.toml]",
     ),
     GroupedOption(
         ["--dump-config"],
         group=OUTPUT,
         is_flag=True,
         common=False,
-        help="Print the settings that apply, as a file that has them, and exit.",
+        help="Print the settings that apply, in the form of a settings file, and exit.",
     ),
     _HELP_ALL,
 )

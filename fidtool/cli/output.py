@@ -289,7 +289,7 @@ def parse_result_file(name: str) -> tuple[Path, str]:
         with file.open("rb") as handle:
             begin = handle.read(max(map(len, starts)))
             if begin and not begin.startswith(starts):
-                what = "JSON" if form == "json" else "a table of fidtool"
+                what = "JSON" if form == "json" else "a table written by fidtool"
                 raise InputError(
                     f"--output {file} exists and is not {what}:",
                     "choose another name",

@@ -53,13 +53,13 @@ _OF_HISTORY = (
 _OF_REPORT = (
     ("Write a result", "fidtool compute real/ fake/ --report first.html -o fid.json"),
     ("Make its page again, as fid.html", "fidtool report fid.json"),
-    ("As another file", "fidtool report fid.json -o page.html"),
+    ("Write the page to another file", "fidtool report fid.json -o page.html"),
 )
 _OF_TABLE = (
     ("Write a result", "fidtool compute real/ fake/ -o fid.json"),
-    ("Print this result, or several, as a table", "fidtool table fid.json"),
+    ("Print one or several results as a table", "fidtool table fid.json"),
     (
-        "For a paper; fid.csv has all digits, for programs",
+        "Print a table for a paper, and write all digits to fid.csv",
         "fidtool table fid.json --format latex -o fid.csv",
     ),
 )
@@ -73,9 +73,9 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
     """Show what changed from result A to result B: the values of each FAKE, then settings, sets and
     environment.
 
-    A.json and B.json are what `compute -o` wrote. FAKEs of the same name are compared, or the only
-    one of each. With the error bars of both (--uncertainty), a FAKE is worse or better if the 95 %
-    interval of the difference excludes 0.
+    A.json and B.json are files that `compute -o` wrote. FAKEs with the same name are compared; if
+    each result has only one FAKE, these two are compared. If both results have error bars
+    (--uncertainty), a FAKE is worse or better if the 95 % interval of the difference excludes 0.
     """
     from fidtool.result.changes import compare_results, difference_lines
     from fidtool.result.evaluation import read_evaluation
@@ -129,7 +129,7 @@ def _value_row(name: str, pair: tuple[float | None, float | None]) -> tuple[str,
 def history(file: str) -> Iterator[str]:
     """Show the results that `compute --history` added to a file, by set and date.
 
-    The last column compares each with the one before it, by the error bars of both.
+    The last column compares each result with the one before it, by the error bars of both.
     """
     from fidtool.result.changes import read_history
 
@@ -173,13 +173,16 @@ def _history_lines(evaluations: Sequence[Evaluation]) -> list[str]:
 @click.command(cls=LocalRankZeroCommand, examples=_OF_REPORT)
 @click.argument("result", metavar="RESULT.json")
 @click.option(
-    "--output", "-o", metavar="FILE.html", help="The page. [default: RESULT.html, unless it exists]"
+    "--output",
+    "-o",
+    metavar="FILE.html",
+    help="File to write the page to. [default: RESULT.html, unless it exists]",
 )
 def report(result: str, output: str | None) -> Iterator[str]:
-    """Make the HTML page of a result, with the images that are still where they were.
+    """Make an HTML page from a result, with those images that are still where they were.
 
-    RESULT.json is what `compute -o` wrote. If it was computed with --report as well, it has random
-    images and pairs of neighbours for the page.
+    RESULT.json is a file that `compute -o` wrote. If the result was computed with --report as well,
+    it lists random images and pairs of neighbours for the page.
     """
     from fidtool.reading.lookup import ImageLookup
     from fidtool.report.outputs import check_report_files, write_report_file
@@ -193,7 +196,7 @@ def report(result: str, output: str | None) -> Iterator[str]:
     page = parse_output_file("--output", str(page) if output is None else output, (".html",))
     check_report_files({"report": page})
     if all(comparison.exhibit is None for comparison in evaluation.results):
-        note(f"{result} is without the images of a page: it was computed without --report")
+        note(f"{result} lists no images for the page, because it was computed without --report")
     publish(
         [],
         {
@@ -216,7 +219,9 @@ def report(result: str, output: str | None) -> Iterator[str]:
     show_default=True,
 )
 @click.option(
-    "--columns", metavar="NAMES", help="Only these values, in this order: metrics or titles."
+    "--columns",
+    metavar="NAMES",
+    help="Show only these values, in this order: names of metrics, or titles.",
 )
 @outputs_option(help="Also write the table: FILE.csv, .md or .tex. Can be repeated.")
 def table(
@@ -224,10 +229,10 @@ def table(
 ) -> None:
     """Print saved results as one table, with a row for each FAKE.
 
-    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different
-    networks have columns of their own, and values of different protocols are refused. If the
-    results have other REALs, precisions or crops, the table says so and marks none as best; with
-    other settings of a metric, none of that metric.
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values from
+    different networks have separate columns, and values from different protocols are refused. If
+    the results differ in REAL, precision or crop, the table says so and marks no value as best. If
+    they differ in the settings of a metric, it marks no value of that metric.
     """
     from fidtool.report.tables import find_incomparable, format_lines, join_files, select_columns
     from fidtool.result.evaluation import read_evaluation
@@ -254,10 +259,12 @@ def table(
     "--preset",
     metavar="NAME",
     shell_complete=make_completer(PRESETS),
-    help="Preset; by default that of the run, or else of its reference.",
+    help="Preset to check against. [default: the preset of the run, else that of its reference]",
 )
 @click.option(
-    "--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met."
+    "--strict",
+    is_flag=True,
+    help="Exit status 3 also if it is not known whether a requirement is met.",
 )
 @JSON
 def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:

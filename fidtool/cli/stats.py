@@ -28,7 +28,7 @@ _EXAMPLES = (
         "fidtool stats real/ -o real-kid.npz --metrics fid,kid",
     ),
     (
-        "A reference for ADM's evaluator",
+        "Make a reference for ADM's evaluator",
         "fidtool stats real/ -o REF.npz --layout adm --crop adm:256",
     ),
 )
@@ -55,8 +55,8 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     "--layout",
     group=OUTPUT,
     type=click.Choice([*WRITTEN_LAYOUTS], case_sensitive=False),
-    help="Write FILE.npz for another project's evaluator, with its protocol: edm is EDM2's, too. "
-    "[default: fidtool's]",
+    help="Write FILE.npz for another project's evaluator, with the protocol of that project. edm "
+    "is for EDM2 as well. [default: fidtool's layout]",
 )
 @option(
     "--images",
@@ -71,22 +71,22 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     "--complete",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take the networks that a statistics file of the same images has from it, and compute "
-    "the others.",
+    help="Take from this statistics file of the same images the networks that it has, and compute "
+    "only the others.",
 )
 @option(
     "--part",
     group=OUTPUT,
     metavar="K/N",
-    help="Compute only part K of N, in a job of its own. `fidtool merge` merges all parts to the "
-    "bits of a single run.",
+    help="Compute only part K of N of the set, in an independent job. `fidtool merge` merges the "
+    "parts; the result has the bits of a single run.",
 )
 @option(
     "--since",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take the images that an earlier statistics file of the set has from it, and compute "
-    "only those that are new.",
+    help="Take from this earlier statistics file of the set the images that it has, and compute "
+    "only the new images.",
 )
 @QUIET
 @_FORCE
@@ -102,23 +102,21 @@ def stats(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Write the mean and covariance of a set of images to a file, which `compute` takes as REAL or
-    FAKE.
+    """Write the mean and covariance of a set of images to a file, which `compute` accepts as REAL
+    or FAKE.
 
     IMAGES is a set of images in any form that `compute` accepts.
 
-    With --metrics kid, prdc or other metrics that use per-image features, the file has these
+    With --metrics kid, prdc or other metrics that use per-image features, the file holds these
     features as well. pytorch-fid can read the file.
     """
     chosen = settings()
     if layout is not None:
         chosen = _layout_settings(chosen, layout)
         if part is not None or since is not None:
-            raise InputError(
-                "--layout is for statistics that are computed at once:", "omit --part and --since"
-            )
+            raise InputError("--layout cannot be combined with --part or --since:", "omit them")
     if stored is not None and layout != "adm":
-        raise InputError("only files with --layout adm have --images")
+        raise InputError("--images applies to --layout adm only")
 
     def check() -> None:
         _check_target(output, layout, force, [images])
@@ -156,11 +154,12 @@ def stats(
 @QUIET
 @_FORCE
 def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None:
-    """Merge the statistics of the parts of a set to those of the whole set, with the bits of a
-    single run.
+    """Merge the statistics of the parts of a set into the statistics of the whole set, with the
+    bits of a single run.
 
-    Each PART.npz is what `stats --part` has written, in any order. Images that are missing or in
-    two files, and parts of different sets, protocols, versions or devices are refused.
+    Each PART.npz is a file that `stats --part` wrote; the order does not matter. The merge is
+    refused if images are missing or in two files, or if the parts have different sets, protocols,
+    versions or devices.
     """
     _check_target(output, None, force, parts)
     from fidtool.diagnose.diagnosis import warnings_about
@@ -208,8 +207,7 @@ def _layout_settings(settings: Settings, layout: str) -> Settings:
     for name, differs in differing.items():
         if differs:
             raise InputError(
-                f"--layout {layout} is for Inception's 2048 dimensions and the protocol "
-                f"{protocol}:",
+                f"--layout {layout} needs Inception's 2048 dimensions and the protocol {protocol}:",
                 f"omit {format_flag(name)}, which follows from it",
                 setting=name,
             )

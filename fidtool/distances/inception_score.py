@@ -35,7 +35,7 @@ def inception_score(
     bias: NDArray[np.float32] | None = None,
     *,
     splits: int = 10,
-    part_size: int | None = None,
+    split_size: int | None = None,
     order: NDArray[np.int64] | None = None,
 ) -> tuple[float, float, float | None, float]:
     """Compute the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))),
@@ -53,7 +53,7 @@ def inception_score(
         weight: weight of the classifier, shape (classes, D).
         bias: bias of the classifier, shape (classes,); None for none.
         splits: number of splits, from 1 to n.
-        part_size: number of images per split, of which the last may have fewer; replaces
+        split_size: number of images per split, of which the last may have fewer; replaces
             ``splits``.
         order: int64 array of shape (n,), by which the rows are sorted before they are divided; None
             keeps their order.
@@ -73,8 +73,8 @@ def inception_score(
     (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
     unit = 2.0 ** -(rows.step + classes.step)
-    if part_size:
-        ends = np.arange(part_size, count, part_size)
+    if split_size:
+        ends = np.arange(split_size, count, split_size)
     else:
         ends = np.arange(1, splits) * count // splits
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
@@ -102,9 +102,9 @@ def inception_score(
     error = 0.0
     with set_threads(1):
         scores = [score(split) for split in np.split(places, ends)]
-        if order is not None and part_size is not None and part_size < count:
-            whole = count // part_size
-            ratio, error = _compare_with_random(scores[:whole], score, count, part_size)
+        if order is not None and split_size is not None and split_size < count:
+            whole = count // split_size
+            ratio, error = _compare_with_random(scores[:whole], score, count, split_size)
     return *mean_and_deviation(scores), ratio, error
 
 

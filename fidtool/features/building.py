@@ -36,7 +36,7 @@ _REPEATS = 0.02
 
 
 def fetch_state(choice: NetworkChoice, say: Say) -> State | None:
-    """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
+    """Read or download the tensors of a network. This is called on rank 0 only, for all ranks."""
     family = choice.published
     if choice.tuned:
         with prefix_errors(choice.subject):
@@ -151,7 +151,7 @@ def _build_plain(
         try:
             dims = _probe_dims(extractor, name)
         except ProgramError as error:
-            error.advise(f"check that it takes {INPUT}", "wrap it in fidtool.Network")
+            error.advise(f"check that the module takes {INPUT}", "wrap it in fidtool.Network")
             raise
         try:
             extractor.probe_size = PROBE_SIZE

@@ -44,7 +44,7 @@ class ModelFamily(NamedTuple):
 
 # To add a family, add a line here and a module of that name to `fidtool.features.models` with two
 # functions.
-# ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and returns a
+# ``fetch(choice, say)``, called on rank 0, reads or downloads the weights and returns a
 # `fidtool.features.weights.State`. ``build(choice, state)``, called on every rank, returns the
 # `fidtool.Network`.
 MODEL_FAMILIES = {
@@ -123,14 +123,13 @@ class NetworkChoice:
         feature_step: features are rounded to multiples of 2 ** -feature_step; None selects the
             network's default.
         protocol: how images are resized; None selects the network's default.
-        dims: feature dimensions, which select a layer of Inception; None selects 2048.
-        given: the `fidtool.Network` itself, or the plain module, which a program passed; None on
-            the ranks that got the choice from another one. Its class, which needs torch, is not
-            imported here.
+        dims: number of feature dimensions, which selects a layer of Inception; None selects 2048.
+        given: the `fidtool.Network` or plain module that a program passed; None on the ranks that
+            got the choice from another rank. Its class, which needs torch, is not imported here.
         subject: owner of the network, for messages; empty for the run's only or first network.
         setting: name of the setting whose value selects it, for messages; empty if it cannot be
             set.
-        apart: whether its other settings have names of their own, and are not a part of this value.
+        apart: whether its other settings have their own names and are not in this value.
     """
 
     extractor: str
@@ -307,12 +306,12 @@ def check_network_name(name: object) -> None:
         return
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w .+-]*", name) or is_program(name):
         raise InputError(
-            f"Network.name {name!r} must consist of letters, digits, spaces and _ . + -, without "
-            "the suffix of a program"
+            f"Network.name {name!r} must consist of letters, digits, spaces and _ . + -, and must "
+            "not end like the file of a program, such as .pt"
         )
     if fold(name) in _RESERVED:
         raise InputError(
-            f"Network.name {name!r} is the name of a published network:", "choose another one"
+            f"Network.name {name!r} is the name of a published network:", "choose another name"
         )
 
 
@@ -327,7 +326,10 @@ def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
     settings: dict[str, Any] = {}
     for name, value in stated.items():
         if name not in VALUE_SETTINGS:
-            raise _extractor_error(f"{name}={value} is none of name, {', '.join(VALUE_SETTINGS)}")
+            raise _extractor_error(
+                f"{name}={value} is not a setting of a network; choose from name, "
+                f"{', '.join(VALUE_SETTINGS)}"
+            )
         if value == "":
             raise _extractor_error(f"{name}= has no value")
         convert = int if name in ("size", "step", "dims") else str
@@ -337,7 +339,8 @@ def _from_table(table: Mapping[str, Any]) -> NetworkChoice:
             raise _extractor_error(f"{name}={value} must be an integer") from None
     if unknown_setting := re.search(r"@(\w+)=", extractor):
         raise _extractor_error(
-            f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(VALUE_SETTINGS)}"
+            f"{unknown_setting[1]!r} in {extractor} is not a setting of a network; choose from "
+            f"{', '.join(VALUE_SETTINGS)}"
         )
     return _complete(NetworkChoice(_normalize_name(extractor), **settings))
 
@@ -386,7 +389,7 @@ def name_other_networks(
         layer = layer_name(name)
         if layer in taken:
             raise InputError(
-                f"{option('extractor')} has {name} twice, or another network whose values have "
+                f"{option('extractor')} has {name} twice, or two networks whose values would have "
                 "this name:",
                 "name each network once",
             )
@@ -482,7 +485,10 @@ def check_extractor(choice: NetworkChoice) -> None:
     inception = extractor == "inception"
     if not inception and not choice.tuned and choice.given is None:
         _check_name(choice)
-    fixed = "is fixed for Inception, so that its values are comparable; it is for other extractors"
+    fixed = (
+        "is fixed for Inception, so that its values are comparable; it applies to other networks "
+        "only"
+    )
     allowed = {
         "dims": inception,
         "input_size": is_program(extractor),
@@ -492,13 +498,13 @@ def check_extractor(choice: NetworkChoice) -> None:
     problems = {
         "dims": f"selects a layer of Inception; {extractor} has 2048 features"
         if choice.tuned
-        else "selects a layer of Inception; a custom network's output decides its dimensions",
+        else "selects a layer of Inception; the output of another network decides its dimensions",
         "input_size": fixed
         if inception
-        else f"is for exported programs; the input size of {extractor} is known",
+        else f"applies to exported programs only; the input size of {extractor} is known",
         "feature_step": fixed,
-        "weights": "is for Inception and published networks; a custom network comes with its "
-        "weights",
+        "weights": "applies to Inception and published networks only; a custom network comes "
+        "with its own weights",
     }
     for setting, problem in problems.items():
         if getattr(choice, setting) is not None and not allowed[setting]:
@@ -512,11 +518,11 @@ def _check_name(choice: NetworkChoice) -> None:
     if fold(choice.family) == _REMOVED_FAMILY:
         raise InputError(
             f"{named} is not a network:",
-            "write a file that loads it (FILE.py:NAME), as `fidtool guide networks` shows",
+            "write a file that loads it (FILE.py:NAME), as `fidtool guide custom-networks` shows",
         )
     if family is not None and not choice.model:
         example = family.default or family.example
-        raise InputError(f"{named} needs the name of a model, as in {choice.family}:{example}")
+        raise InputError(f"{named} needs the name of a model, such as {choice.family}:{example}")
     if family is None and not (is_program(extractor) or is_code_spec(extractor)):
         listed = (
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or "

@@ -69,9 +69,9 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     try:
         device = torch.device(str(requested))
     except RuntimeError:
-        raise InputError(f"{named} is not a name of a device:", remedy) from None
+        raise InputError(f"{named} is not the name of a device:", remedy) from None
     if str(device) not in ("cpu:0", *usable):
-        raise InputError(f"{named}: no such device on this machine is supported", remedy)
+        raise InputError(f"{named}: this machine has no such device that fidtool supports", remedy)
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even
         # there.

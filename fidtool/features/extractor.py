@@ -155,18 +155,18 @@ class Extractor:
         # A module that a training metric calls with images as they are must return vectors. Of
         # other networks, maps are averaged over their positions.
         if definition.input_size:
-            wanted += f" or ({count}, {definition.dims or 'D'}, h, w), not with the channels last"
+            wanted += f" or ({count}, {definition.dims or 'D'}, h, w), with the channels first"
             if is_tensor and output.ndim == 4 and not _ends_with_channels(output.shape):
                 output = output.mean((2, 3))
         shape = tuple(output.shape) if is_tensor else type(output).__name__
         if shape != (count, definition.dims or shape[-1]):
             raise RunError(
                 f"{definition.extractor} returned {shape} for {format_count(count, 'image')}; it "
-                f"should return {wanted}"
+                f"must return {wanted}"
             )
         if output.is_complex():
             raise RunError(
-                f"{definition.extractor} returned complex numbers, which are no features:",
+                f"{definition.extractor} returned complex numbers, which cannot be features:",
                 "return their absolute values, or torch.view_as_real(output).flatten(1)",
             )
         # A custom network may write the next result into the same memory, while this one is being

@@ -27,24 +27,25 @@ class Network:
     """A custom feature extractor, as returned by the factory in ``--extractor FILE.py:NAME``.
 
     Attributes:
-        module: maps a float32 tensor of shape (n, 3, input_size, input_size) to (n, D), (n, D, 1,
-            1) or (n, D, h, w); the last is averaged over h and w. On the CPU several threads call
-            it at the same time, so it must not keep state between calls.
+        module: maps a float32 tensor of shape (n, 3, input_size, input_size) to an output of shape
+            (n, D), (n, D, 1, 1) or (n, D, h, w), which is averaged over h and w. On the CPU,
+            several threads call the module at the same time, so it must not keep state between
+            calls.
         input_size: side of the square input in pixels.
-        mean, std: three values each, one per channel, for pixel values in 0..1: the input is (value
-            - mean) / std.
+        mean, std: one value per channel, for pixel values in 0..1: the input is (value - mean) /
+            std.
         feature_step: features are rounded to multiples of 2 ** -feature_step. Their absolute values
-            must stay below 2 ** (23 - feature_step): 32 for 18. None chooses a step that suits the
-            features of the first images of REAL, see `fidtool.statistics.moments.choose_step`; in
-            the metrics for training it is 18.
+            must stay below 2 ** (23 - feature_step), which is 32 for a step of 18. None chooses a
+            step that suits the features of the first images of REAL, see
+            `fidtool.statistics.moments.choose_step`; in the metrics for training, None is 18.
         preparation: how images are resized to ``input_size``; None uses the protocol's resize.
-        name: name of the network in results, as in ``FD (name)`` and ``fd_name``, of letters,
-            digits, spaces and ``_ . + -``; empty is the name of the module's class, or the value
-            of ``--extractor``.
+        name: name of the network in results, as in ``FD (name)`` and ``fd_name``. It consists of
+            letters, digits, spaces and ``_ . + -``. If it is empty, the name is that of the
+            module's class, or the value of ``--extractor``.
 
     Raises:
-        InputError: if a value has the wrong type or is out of range, or the name has other
-            characters or is that of a published network.
+        InputError: if a value has the wrong type or is out of range, or if the name has other
+            characters or belongs to a published network.
     """
 
     module: nn.Module

@@ -296,7 +296,7 @@ class Definition:
             raise ValueError(f"it should be a JSON object with {', '.join(types)}")
         for name, value in sorted(values.items()):
             if name not in types:
-                raise ValueError(f"a newer version wrote {name}")
+                raise ValueError(f"a newer version of fidtool wrote {name}")
             is_large = isinstance(value, int) and abs(value) > _MAX_NUMBER
             if type(value).__name__ != types[name] or is_large:
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
@@ -337,7 +337,9 @@ def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -
     """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
-        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions")
+        raise InputError(
+            f"{option(setting, dims)}: the features of Inception have {known} dimensions"
+        )
     return Definition(
         extractor=INCEPTION,
         weights_sha256=INCEPTION_SHA256,

@@ -78,12 +78,13 @@ class Preparation:
             keeps the aspect ratio, as torchvision's ``Resize(edge)``; ``largest square`` crops the
             largest centre square and resizes it, as CMMD does.
         edge: side to which images are resized before the network's square is cropped from the
-            centre. None is the side of the network's square: then nothing of a ``squash`` or
-            ``largest square`` is cropped.
+            centre. None is the side of the network's square; then ``squash`` and ``largest square``
+            crop nothing.
 
     Raises:
-        InputError: if resize or framing is unknown, edge is not a positive integer, or an edge is
-            combined with a resize that is not Pillow's.
+        InputError: if ``resize`` or ``framing`` is unknown, if ``edge`` is not a positive integer,
+            or if ``edge`` or ``shorter edge`` is combined with a resize that is not one of
+            Pillow's.
     """
 
     resize: Resize
@@ -94,7 +95,9 @@ class Preparation:
         for name, known in (("resize", get_args(Resize)), ("framing", get_args(Framing))):
             value = getattr(self, name)
             if value not in known:
-                raise InputError(f"Preparation.{name} {value!r} is none of {', '.join(known)}")
+                raise InputError(
+                    f"Preparation.{name} must be one of {', '.join(known)}, not {value!r}"
+                )
         if self.edge is not None and not (isinstance(self.edge, Integral) and self.edge >= 1):
             raise InputError(
                 f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}"
@@ -105,7 +108,7 @@ class Preparation:
         # exhaust the memory.
         if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:
             raise InputError(
-                "Preparation: edge and framing 'shorter edge' need one of Pillow's resizes, not "
+                "Preparation: edge and framing 'shorter edge' need a resize of Pillow, not "
                 f"{self.resize}"
             )
 

@@ -43,7 +43,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class State:
-    """A network's tensors, which rank zero reads and every rank loads.
+    """A network's tensors, which rank 0 reads and every rank loads.
 
     ``origin`` is a file or address, for messages; ``entry`` names the published weights if the
     library has several.
@@ -123,7 +123,8 @@ def explain_download_errors(
         reason = shorten(format_message(error), 200)
         failure = RunError(
             f"no weights for {choice.full}: the download from {source} failed ({reason}):",
-            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
+            "download the file on another machine and pass it with "
+            f"{choice.option('weights', ...)}",
             f"set {mirror}",
             setting=choice.named("weights"),
         )
@@ -165,8 +166,8 @@ def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
     actual = sha256_of(handle) if expected else ""
     if not actual.startswith(expected):
         raise ValueError(
-            f"{redact(name)} has the SHA-256 {actual[:12]}…, "
-            f"and the published file {expected[:12]}…"
+            f"{redact(name)} has the SHA-256 {actual[:12]}…, but the published file has "
+            f"{expected[:12]}…"
         )
 
 

@@ -7,12 +7,12 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Va
 
 @dataclass(frozen=True, kw_only=True)
 class AuthPct(Metric):
-    """AuthPct (Alaa et al. 2022), a diagnostic of memorisation and no quality score: REAL must be
+    """AuthPct (Alaa et al. 2022): a diagnostic of memorisation, not a quality score. REAL must be
     the training set.
 
-    The percentage of authentic images, as in dgm-eval. An image of
-    FAKE is authentic if it is farther from its nearest real image than that image is from its own
-    nearest real image. The value is from 0 to 100; copies lower it.
+    The value is the percentage of authentic images, as in dgm-eval. An image of FAKE is authentic
+    if it is farther from its nearest real image than that real image is from its own nearest real
+    image. The value is from 0 to 100; copies lower it.
 
     Raises:
         InputError: if a set has fewer than 2 images.

@@ -32,27 +32,29 @@ _BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPScore(CLIPMetric):
-    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at
-    least 0.
+    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine similarity of an image and its
+    caption. Negative values count as 0.
 
-    As in torchmetrics; the mean and the standard deviation over images, from 0 to 100. With another
-    ``weight`` or a ``prefix`` the title names both. Captions come from the setting ``captions``.
-    Those that are too long for the network (77 tokens by default) are cut, with a warning; their
-    number is ``clip_score_cut``.
+    The values are the mean and the standard deviation over the images, as in torchmetrics, from 0
+    to 100. With another ``weight`` or a ``prefix``, the title names both. Captions come from the
+    setting ``captions``. Captions that are too long for the network (more than 77 tokens by
+    default) are truncated, with a warning; ``clip_score_cut`` is their number.
 
     Raises:
         InputError: if the network has no text encoder.
     """
 
     extractor: str = Setting(_USUAL, METRICS, "NAME").help(
-        f"CLIP score: its network, as {_USUAL}@weights=FILE if the weights cannot be downloaded."
+        "CLIP score: the network that embeds images and captions. If its weights cannot be "
+        f"downloaded, pass {_USUAL}@weights=FILE."
     )
     weight: float = Setting(100.0, METRICS, "X", least=1e-9).help(
-        "CLIP score: factor of the cosine, 100 as in torchmetrics, 2.5 as Hessel et al. or 1."
+        "CLIP score: the factor by which the cosine is multiplied: 100 in torchmetrics, 2.5 in "
+        "Hessel et al., or 1 for the cosine itself."
     )
     prefix: str = Setting("", METRICS, "TEXT").help(
-        "CLIP score: words before each caption and a space, such as 'A photo depicts' of Hessel "
-        "et al."
+        "CLIP score: words to put before each caption, followed by a space, such as 'A photo "
+        "depicts' in Hessel et al."
     )
 
     name = "clip-score"
@@ -90,14 +92,14 @@ class CLIPScore(CLIPMetric):
         if choice.family != "clip":
             setting = self.named("extractor")
             raise InputError(
-                f"{option(setting, self.extractor)} has no text network:",
-                f"name a model of open_clip, as {_USUAL}",
+                f"{option(setting, self.extractor)} has no text encoder:",
+                f"name a model of open_clip, such as {_USUAL}",
             )
         return replace(choice, protocol="openai")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        """Compute the score, and that of each image. Captions that are too long are cut, with a
-        warning.
+        """Compute the mean score and the score of each image. Captions that are too long are
+        truncated, with a warning.
         """
         import numpy as np
 
@@ -128,8 +130,8 @@ class CLIPScore(CLIPMetric):
             too_long += count
         if too_long:
             text = (
-                f"{too_long} of {len(captions)} captions have more than CLIP's {tower.length} "
-                "tokens, and are cut"
+                f"{too_long} of {len(captions)} captions have more than the {tower.length} tokens "
+                "that CLIP reads, and are truncated"
             )
             context.warnings.append(ResultWarning(fake.path, text))
         context.recorded["text_sha256"] = tower.sha256

@@ -57,18 +57,19 @@ class CLIPMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(CLIPMetric):
-    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14
-    embeddings (336 px).
+    """CMMD (Jayasumana et al. 2024): the squared MMD between CLIP ViT-L/14 embeddings (336 px),
+    with a Gaussian kernel.
 
-    1000 × the biased estimate, with embeddings of norm 1 and a bandwidth of 10, as in the authors'
-    code. The value is at least 0, and 0 for equal sets.
+    The value is 1000 × the biased estimate, with embeddings of norm 1 and a bandwidth of 10, as in
+    the authors' code. It is at least 0, and 0 for equal sets.
 
     Raises:
         RunError: if the weights cannot be downloaded.
     """
 
     extractor: str = Setting("clip", METRICS, "NAME").help(
-        "CMMD: its network, as clip@weights=FILE if the weights cannot be downloaded."
+        "CMMD: the network that embeds the images. If its weights cannot be downloaded, pass "
+        "clip@weights=FILE."
     )
 
     name = "cmmd"

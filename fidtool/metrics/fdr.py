@@ -39,15 +39,15 @@ That of MAE has one digit: its ratio is only known to 12 %.
 
 @dataclass(frozen=True, kw_only=True)
 class FDR(FID):
-    """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance divided by that of ImageNet's
-    validation set.
+    """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance, divided by the distance between
+    ImageNet's validation set and training set.
 
-    FDr6 is its mean over the six networks of the paper, for ImageNet at 256 x 256 pixels, and is
-    returned if a run has all of them. A value of 1 is as far from REAL as the validation set is.
-    The divisors are `DENOMINATORS`.
+    FDr6 is the mean of FDr over the six networks of the paper, for ImageNet at 256 x 256 pixels. It
+    is returned if a run has all six networks. A value of 1 means that FAKE is as far from REAL as
+    the validation set is. The divisors are `DENOMINATORS`.
 
     Raises:
-        InputError: if the run has a network, a protocol or dimensions without a divisor.
+        InputError: if there is no divisor for the run's network, protocol or dimensions.
     """
 
     name = "fdr"
@@ -66,7 +66,7 @@ class FDR(FID):
         if facts.extractor not in DENOMINATORS:
             raise not_computable_error(
                 self,
-                f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not "
+                f"FDr is only defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not "
                 f"{facts.extractor}:",
                 f"pass {option('preset', 'fdr6')}",
             )
@@ -75,7 +75,8 @@ class FDR(FID):
             return
         if stated.protocol_name != "tensorflow" or stated.dims != 2048:
             raise InputError(
-                "FDr of Inception is defined for its 2048 features with the protocol tensorflow:",
+                "FDr with Inception is only defined for its 2048 features and the protocol "
+                "tensorflow:",
                 f"pass {option('protocol', 'tensorflow')}",
                 setting="protocol",
             )

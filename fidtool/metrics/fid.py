@@ -25,12 +25,12 @@ POINTS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class FID(Metric):
-    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's
-    features.
+    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance between the features of
+    the two sets.
 
-    |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½) of the means and covariances of the extractor's features
-    in float64. The value is at least 0, and 0 for equal sets. Of another network than Inception it
-    is called FD.
+    The value is |m1 - m2|² + tr(C1 + C2 - 2 (C1 C2)^½), where m and C are the means and covariances
+    of the features, computed in float64. It is at least 0, and 0 for equal sets. With a network
+    other than Inception, it is called FD.
 
     Raises:
         InputError: if the features are not finite.
@@ -68,11 +68,12 @@ class FID(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SpatialFID(FID):
-    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average
-    pooling.
+    """sFID (Nash et al. 2021): the Fréchet distance between Inception's features before global
+    average pooling.
 
-    As in ADM's evaluator, they are the first 7 channels of Inception's ``Mixed_6d.branch1x1`` at
-    17 x 17 places, 2023 features per image, and so depend on where things are in an image.
+    As in ADM's evaluator, the features are the first 7 channels of Inception's
+    ``Mixed_6d.branch1x1`` at 17 x 17 places: 2023 features per image. They depend on where things
+    are in an image.
 
     Raises:
         InputError: if the extractor is not Inception, or ``dims`` is 64 or 192.
@@ -99,22 +100,22 @@ class SpatialFID(FID):
             raise not_computable_error(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims in (64, 192):
             raise InputError(
-                f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not "
+                f"sFID uses Inception's layer Mixed_6d: {option('dims')} must be 768 or 2048, not "
                 f"{facts.requested_dims}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FIDInfinity(Metric):
-    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a
-    line in 1/N.
+    """FID-infinity (Chong & Forsyth 2020): the FID, extrapolated to infinitely many generated
+    images.
 
-    There are `POINTS` sizes, from `MIN_IMAGES` to all images of FAKE. The value is the line at
-    1/N = 0, for infinitely many generated images, with its standard error.
+    A line in 1/N is fitted to the FIDs at `POINTS` sample sizes N, from `MIN_IMAGES` to all images
+    of FAKE. The value is the line at 1/N = 0, with its standard error.
 
     Raises:
-        InputError: if FAKE has fewer than `MIN_IMAGES` + `POINTS` - 1 images, or
-            the features have `MIN_IMAGES` or more dimensions.
+        InputError: if FAKE has fewer than `MIN_IMAGES` + `POINTS` - 1 images, or if the features
+            have `MIN_IMAGES` or more dimensions.
     """
 
     name = "fid-infinity"
@@ -145,9 +146,9 @@ class FIDInfinity(Metric):
         if facts.dims is not None and facts.dims >= MIN_IMAGES:
             raise not_computable_error(
                 self,
-                f"fid-infinity's subsets of {MIN_IMAGES} images are too small for {facts.dims} "
-                "dimensions:",
-                "use a smaller network",
+                f"fid-infinity draws subsets of {MIN_IMAGES} images, which are too few for "
+                f"{facts.dims} dimensions:",
+                "use a network with fewer dimensions",
             )
         super().check(facts)
 

@@ -34,21 +34,23 @@ class InceptionScore(Metric):
     """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's
     classifier.
 
-    exp of the mean Kullback-Leibler divergence of Inception's class probabilities of an image from
-    their mean, as the mean and standard deviation over parts of the set. The value is from 1 to
-    1008, and higher with more images per part. REAL is not used.
+    The score of a split is the exponential of the mean Kullback-Leibler divergence of Inception's
+    class probabilities for an image from their mean over the split. The values are the mean and the
+    standard deviation over the splits. The score is from 1 to 1008, and higher with more images per
+    split. REAL is not used.
 
     Raises:
-        InputError: if the features are not Inception's 2048, FAKE has fewer images than ``splits``
-            without a ``part_size``, or a ``part_size`` is set beside other ``splits`` than 10.
+        InputError: if the features are not Inception's 2048, if FAKE has fewer images than
+            ``splits`` and ``split_size`` is not set, or if ``split_size`` is set and ``splits`` is
+            not 10.
     """
 
-    splits: int = Setting(10, METRICS, "N", least=1, excludes="is_part_size").help(
-        "Inception Score: number of consecutive parts of a FAKE to average over."
+    splits: int = Setting(10, METRICS, "N", least=1, excludes="is_split_size").help(
+        "Inception Score: number of random splits of a FAKE to average over."
     )
-    part_size: int | None = Setting(None, METRICS, "N", least=1, excludes="is_splits").help(
-        "Inception Score: average over consecutive parts of N images in stored order instead, of "
-        "which the last may have fewer; ADM's evaluator uses 5000."
+    split_size: int | None = Setting(None, METRICS, "N", least=1, excludes="is_splits").help(
+        "Inception Score: average over consecutive splits of N images in stored order instead. The "
+        "last split may have fewer. ADM's evaluator uses 5000."
     )
     bias: bool = Setting(False, METRICS).help(
         "Inception Score: add the classifier's bias, which other tools omit."
@@ -62,7 +64,7 @@ class InceptionScore(Metric):
             "IS",
             "higher",
             "how confident and how varied a classifier's predictions are, ± standard deviation "
-            "over parts of the set; uses FAKE only",
+            "over splits of the set; uses FAKE only",
             spread="is_std",
             inception=True,
             spread_kind="s.d.",
@@ -74,37 +76,37 @@ class InceptionScore(Metric):
 
     @property
     def stored_order(self) -> bool:
-        return self.part_size is not None
+        return self.split_size is not None
 
     def check(self, facts: MetricFacts) -> None:
         needs = f"the Inception Score needs Inception's {_DIMS} features"
-        of_parts = self.named("part_size")
+        of_split_size = self.named("split_size")
         of_splits = self.named("splits")
         stated = facts.definition
         if facts.extractor != "inception":
-            problem = f"{needs}, not those of {facts.extractor}:"
+            problem = f"{needs}, not the features of {facts.extractor}:"
             raise not_computable_error(self, problem, f"omit {option('extractor')}")
         if facts.requested_dims not in (None, _DIMS):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
-        if self.part_size is not None and self.splits != type(self).splits:
+        if self.split_size is not None and self.splits != type(self).splits:
             raise InputError(
-                f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:",
+                f"{option(of_split_size)} and {option(of_splits)} both divide a set into splits:",
                 "set one of them",
             )
         if stated is None and facts.dims is not None:
             raise InputError(
-                f"{needs}, and {facts.file} does not state the network of its features:",
+                f"{needs}, but {facts.file} does not state which network computed its features:",
                 "pass the folder of images",
                 f"pass {option('protocol', ...)} if they are Inception's",
                 setting="metrics",
             )
         if stated is not None and (stated.extractor != INCEPTION or stated.dims != _DIMS):
             raise not_computable_error(
-                self, f"{needs}, not the {stated.dims} of {stated.extractor}:"
+                self, f"{needs}, not {stated.dims} features of {stated.extractor}:"
             )
-        if self.part_size is None and facts.images is not None and facts.images < self.splits:
+        if self.split_size is None and facts.images is not None and facts.images < self.splits:
             raise InputError(
-                f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
+                f"the Inception Score divides a set into {self.splits} splits, but {facts.has}:",
                 f"pass a smaller {option(of_splits)}",
                 setting=of_splits,
             )
@@ -122,12 +124,12 @@ class InceptionScore(Metric):
 
     @classmethod
     def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
-        if settings.get("part_size") is None:
+        if settings.get("split_size") is None:
             return ()
         ratio = values.get("is_order")
         if ratio is None:
             return [Requirement("order of FAKE", None, None, "random")]
-        found = f"parts with {ratio:.2f} times the score of random parts"
+        found = f"splits with {ratio:.2f} times the score of random splits"
         return [Requirement("order of FAKE", ratio >= SORTED, found, "random")]
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
@@ -142,19 +144,19 @@ class InceptionScore(Metric):
             state["fc.weight"].numpy(),
             state["fc.bias"].numpy() if self.bias else None,
             splits=self.splits,
-            part_size=self.part_size,
+            split_size=self.split_size,
             order=fake.order if self.stored_order else None,
         )
         values = {"is": mean, "is_std": std}
-        of_parts = option(self.named("part_size"))
+        of_split_size = option(self.named("split_size"))
         count = len(fake.rows)
-        size = self.part_size or count
+        size = self.split_size or count
         rest = count % size
         if 0 < 2 * rest < size < count:
             text = (
-                f"the last part of the Inception Score has {rest} of the {count} images and the "
-                f"others {size} each: its score is lower, and counts as much; pass a divisor of "
-                f"{count} as {of_parts}"
+                f"the last split of the Inception Score has {rest} of the {count} images, and the "
+                f"other splits have {size} each: its score is lower, but counts equally; pass a "
+                f"divisor of {count} as {of_split_size}"
             )
             context.warnings.append(ResultWarning(fake.path, text))
         if ratio is None:
@@ -163,11 +165,11 @@ class InceptionScore(Metric):
             if 1 - ratio < _CERTAIN * error:
                 return values
             text = (
-                f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
-                "Inception Score of random parts of that size: the images seem to be stored by "
-                "class, and the score is too low; store them in random order, or pass "
+                f"splits of {self.split_size} images in stored order have {ratio:.2f} times the "
+                "Inception Score of random splits of that size: the images seem to be stored by "
+                "class, and the score is too low; store the images in random order, or pass "
                 f"{option(self.named('splits'))}, which divides them at random, instead of "
-                f"{of_parts}"
+                f"{of_split_size}"
             )
             context.warnings.append(ResultWarning(fake.path, text, "medium"))
         return values | {"is_order": ratio}

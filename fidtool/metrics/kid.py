@@ -18,12 +18,12 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
-    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over
-    random subsets.
+    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD between the features of
+    the two sets, averaged over random subsets.
 
-    The mean and the standard deviation over subsets of the unbiased estimate with the kernel
-    (<x, y> / D + 1)³. It may be negative, and is 0 on average for equal
-    distributions. With another kernel it is called KID-poly or KID-rbf.
+    The values are the mean and the standard deviation, over the subsets, of the unbiased estimate
+    with the kernel (<x, y> / D + 1)³. The estimate may be negative, and is 0 on average for equal
+    distributions. With another kernel, the value is called KID-poly or KID-rbf.
 
     Raises:
         InputError: if a set has fewer than 2 images, or a setting of the other kernel is set.
@@ -34,18 +34,21 @@ class KID(Metric):
         "KID: number of pairs of random subsets to average over."
     )
     subset_size: int = Setting(1000, METRICS, "N", least=2).help(
-        "KID: images per subset, or all of the smaller set of a comparison if it has fewer."
+        "KID: images per subset. If the smaller set of a comparison has fewer images, a subset has "
+        "all of them."
     )
     seed: int = Setting(0, METRICS).help("KID: seed of the random subsets.")
     kernel: Literal["poly", "rbf"] = Setting("poly", METRICS).help(
-        "KID: (gamma <x, y> + coef) ** degree, or exp(-|x - y|² / (2 sigma²)) for rbf, as in "
-        "torch-fidelity."
+        "KID: the kernel. poly is (gamma <x, y> + coef) ** degree; rbf is exp(-|x - y|² / (2 "
+        "sigma²)), as in torch-fidelity."
     )
     degree: int = Setting(3, METRICS, "N", least=1).help("KID: degree of the kernel poly.")
     gamma: float | None = Setting(None, METRICS, "X", least=1e-9).help(
-        "KID: factor in the kernel poly.", default="1 / dimensions"
+        "KID: factor gamma in the kernel poly.", default="1 / dimensions"
     )
-    coef: float = Setting(1.0, METRICS, "X", least=1e-9).help("KID: summand in the kernel poly.")
+    coef: float = Setting(1.0, METRICS, "X", least=1e-9).help(
+        "KID: constant term of the kernel poly."
+    )
     sigma: float = Setting(10.0, METRICS, "X", least=1e-9).help("KID: bandwidth of the kernel rbf.")
 
     name = "kid"
@@ -90,7 +93,7 @@ class KID(Metric):
         smaller = min(real, fake, key=lambda images: len(images.rows))
         size = min(self.subset_size, len(smaller.rows))
         if size < self.subset_size:
-            text = f"KID draws subsets of that size instead of {self.subset_size}"
+            text = f"KID draws subsets of {size} images instead of {self.subset_size}"
             context.warnings.append(ResultWarning(smaller.path, text, detail=f"only {size} images"))
         # All subsets are the same if each is the whole set on both sides: one is enough, and there
         # is no spread.

@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LPIPS(PairMetric):
-    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the
-    pairs.
+    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, computed by the package lpips and
+    averaged over the pairs.
 
-    The value of a pair is the squared difference of normalized features, weighted per channel and
-    averaged over places. It is at least 0, and 0 for equal images. There is a standard deviation
-    over the pairs.
+    The value of a pair is the squared difference of normalised features, weighted per channel and
+    averaged over places. It is at least 0, and 0 for equal images. The standard deviation over the
+    pairs is returned as well.
 
     Raises:
-        InputError: if the package is not installed, the images are too small for the network, or
-            ``weights`` is neither a file nor the name of weights of torchvision.
+        InputError: if the package is not installed, if the images are too small for the network, or
+            if ``weights`` is neither a file nor the name of torchvision weights.
         RunError: if the weights cannot be downloaded.
     """
 
     net: Literal["alex", "vgg"] = Setting("alex", METRICS).help(
-        "LPIPS: its network, AlexNet or VGG-16."
+        "LPIPS: the network, AlexNet (alex) or VGG-16 (vgg)."
     )
     weights: File = Setting(None, METRICS, "FILE").help(
-        "LPIPS: weights of torchvision's alexnet or vgg16.",
+        "LPIPS: weights of torchvision's alexnet or vgg16: a file, or a name that torchvision "
+        "knows.",
         default="the published weights, IMAGENET1K_V1",
     )
 
@@ -105,7 +106,9 @@ class LPIPS(PairMetric):
                     height, width, _ = real.shape
                     fault = shorten(str(error), 80)
                     raise not_computable_error(
-                        self, f"LPIPS' network fails on {width}×{height} pixels ({fault}):"
+                        self,
+                        f"the network of LPIPS fails on images of {width}×{height} pixels "
+                        f"({fault}):",
                     ) from None
 
         return compare
@@ -141,7 +144,7 @@ def _read_torchvision_weights(choice: NetworkChoice, say: Say) -> State:
     entries = get_model_weights(choice.model)
     names = entries.__members__
     if weights not in (None, *names):
-        problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
+        problem = f"is neither a file nor a name of weights for {choice.model}: {', '.join(names)}"
         raise InputError(f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
     remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"

@@ -52,17 +52,19 @@ class Number:
             ``spatial`` for Inception's spatial features, ``pixels`` for none (see `PairMetric`), or
             any other name for the metric's own network. Statistics files store features under this
             name.
-        inception: it is only defined for Inception's 2048 features, so the title need not name
-            them.
-        one_image: in a table it has no more digits than one image of the smaller set counts for:
-            this, divided by their number. 0 if that is not known.
-        is_distance: in a table it has two decimals and at least three digits, as in papers.
-        error_bars: it is the Fréchet distance that can have error bars, influences and differences.
-        gated: ``fail_above`` can be a gate on it.
+        inception: whether it is only defined for Inception's 2048 features, so that the title need
+            not name them.
+        one_image: how much one image changes the value, times the number of images. A table shows
+            no more digits than one image of the smaller set changes. 0 if that is not known.
+        is_distance: whether a table shows it with two decimals and at least three digits, as in
+            papers.
+        error_bars: whether it is the Fréchet distance that can have error bars, influences and
+            differences.
+        gated: whether ``fail_above`` can limit it.
         spread_kind: what the spread is, for the headings of tables: a standard deviation or a
             standard error; empty if it is neither.
         elsewhere: what name, title and spread become for the features of another network, if they
-            are different. Only a distance of Inception's features is called FID.
+            differ. Only a distance between Inception's features is called FID.
     """
 
     name: str
@@ -129,18 +131,18 @@ class FeatureSet:
 
     Attributes:
         path: the set, as passed by the caller.
-        pairs: of a FAKE, the value of each pair of images by the name of a `PairMetric`: float64
-            arrays of shape (images,), the same on every rank, in the order of the rows of
+        pairs: for a FAKE, the values of its pairs of images, by the name of the `PairMetric`:
+            float64 arrays of shape (images,), the same on every rank, in the order of the rows of
             ``features``.
         features: float32 array of shape (images, dims), the same on every rank. Rows are in a
             pseudo-random order that depends only on ``seed``, so the first n are a fair sample.
             Large arrays are memory-mapped from a file. None if the metric does not request them.
-        gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
-        order: number in stored order of each row of ``features`` on rank zero, int64 array of shape
-            (images,). None on the other ranks, and if it is unknown and the metric does not require
-            it, see `Metric.stored_order`.
-        captions: the caption of each row of ``features`` on every rank, for a FAKE of a metric with
-            `Metric.captions`.
+        gaussian: mean, covariance and number of images on rank 0; None on the other ranks.
+        order: position in stored order of each row of ``features`` on rank 0, an int64 array of
+            shape (images,). None on the other ranks, and if the order is unknown and the metric
+            does not require it, see `Metric.stored_order`.
+        captions: the caption of each row of ``features`` on every rank, for a FAKE and a metric
+            with `Metric.captions`.
     """
 
     path: str
@@ -181,15 +183,16 @@ class MetricContext:
     Attributes:
         features: how features are rounded and summed, the device (with float64) on which their
             products are computed, and the ranks.
-        classifier: returns Inception's weights with the classifier. To be called on rank zero only.
+        classifier: a function that returns Inception's weights with the classifier. Call it on rank
+            0 only.
         extractor: the network of the features, as ``--extractor`` names it.
-        warnings: to which a metric adds its warnings about the values; those of rank zero are used.
-            Of a sentence alone, the severity is low, and it is about no single set.
-        of_images: to which a metric adds the values of single images of the FAKE, by the names of
-            values: float64 arrays of shape (images,), in the order of its features. Those of rank
-            zero are used.
-        recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of
-            rank zero is used.
+        warnings: the list to which a metric adds warnings about its values; the warnings of rank 0
+            are used. A plain string is a warning of low severity that is about no single set.
+        of_images: the dictionary to which a metric adds the values of single images of the FAKE, by
+            the names of its values: float64 arrays of shape (images,), in the order of the
+            features. The arrays of rank 0 are used.
+        recorded: the dictionary to which a metric adds what `Metric.record` cannot know, for the
+            JSON. The dictionary of rank 0 is used.
     """
 
     features: FeatureSettings
@@ -233,9 +236,9 @@ class Metric(Validated):
     """Base class of metrics: frozen dataclasses whose fields are the metric's settings, see
     `fidtool.Setting`.
 
-    In Python a metric with other settings is an object, ``metrics=[fidtool.KID(subset_size=100)]``.
-    On the command line each setting of a built-in metric has its own flag, see
-    `fidtool.metrics.registry.setting_key`.
+    In Python, pass an object to set a metric's settings:
+    ``metrics=[fidtool.KID(subset_size=100)]``. On the command line, each setting of a built-in
+    metric has its own flag, see `fidtool.metrics.registry.setting_key`.
 
     Attributes:
         name: value of ``--metrics``.
@@ -245,16 +248,16 @@ class Metric(Validated):
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a
             FAKE. Mean and covariance are always available.
-        fake_only: it needs nothing of REAL, whose images do not pass through the metric's own
-            network.
-        captions: whether the metric needs `FeatureSet.captions` of a FAKE.
+        fake_only: whether the metric uses FAKE only, so that the images of REAL do not pass through
+            the metric's own network.
+        captions: whether the metric needs `FeatureSet.captions` for a FAKE.
         classifier: whether it calls `MetricContext.classifier`.
         fewest: the smallest number of images in a set whose per-image features it needs.
-        frechet: the metric is a Fréchet distance of mean and covariance, which needs many images:
-            too few cause a warning. In training, only such metrics get mean and covariance.
-        by_name: why ``all`` does not select it, so that it is only computed if it is requested by
-            name; empty if ``all`` does.
-        phase: name of its time in the record; empty for the metric's name.
+        frechet: whether the metric is a Fréchet distance from mean and covariance. It needs many
+            images: too few cause a warning. In training, only such metrics get mean and covariance.
+        by_name: why ``all`` does not select the metric, so that it is only computed if it is
+            requested by name; empty if ``all`` does.
+        phase: name of the phase under which its time is recorded; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a
             `Definition` names it.
     """
@@ -310,11 +313,11 @@ class Metric(Validated):
         return MetricSetting(cls.__name__, cls.name, setting)
 
     def check(self, facts: MetricFacts) -> None:
-        """Refuse, with an `InputError`, what the metric is not defined for; called whenever more
-        facts are known.
+        """Raise an `InputError` if the metric is not defined for these facts. This is called
+        whenever more facts are known.
         """
         if facts.images is not None and facts.images < self.fewest:
-            problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and "
+            problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, but "
             raise not_computable_error(self, f"{problem}{facts.has}:", kind=TooFewImagesError)
 
     def obtain(self, weights: str | None, images: bool, say: Say | None) -> None:
@@ -331,7 +334,7 @@ class Metric(Validated):
 
     @abstractmethod
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        """Compute the metric. Called on every rank; the values of rank zero are used.
+        """Compute the metric. This is called on every rank; the values of rank 0 are used.
 
         Returns:
             The values of `numbers` by name, and spreads and ``further`` values, which may be
@@ -342,7 +345,7 @@ class Metric(Validated):
         """
 
     def summarize(self, values: Mapping[str, Values]) -> Values:
-        """Return values of all networks of a run together, by the network, as
+        """Return values that combine all networks of a run; ``values`` are by network, as in
         `MetricContext.extractor`.
         """
         return {}

@@ -9,18 +9,18 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class MIFID(FID):
-    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, higher if FAKE
-    copies REAL.
+    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, with a penalty if
+    FAKE copies REAL.
 
-    The FID is divided by the mean cosine distance of the real images to the nearest generated one
-    if that is below ``cosine_distance_eps``. The value is at least 0.
+    The FID is divided by the mean cosine distance of the real images to the nearest generated image
+    if that distance is below ``cosine_distance_eps``. The value is at least 0.
     """
 
     cosine_distance_eps: float = Setting(
         0.1, METRICS, "X", flag="--mifid-eps", least=1e-9, most=1.0
     ).help(
-        "MIFID: divide by the mean cosine distance of the real images to the nearest generated "
-        "one if it is below X."
+        "MIFID: divide the FID by the mean cosine distance of the real images to the nearest "
+        "generated image if that distance is below X."
     )
 
     name = "mifid"

@@ -12,10 +12,10 @@ class MIND(Metric):
     """Monge Inception Distance (Berthet et al. 2026): how far apart the features are along random
     directions.
 
-    3 D × the squared sliced 2-Wasserstein distance of D-dimensional features, as in torch-fidelity:
-    the mean over random
-    directions of the squared differences of sorted projections. Of the larger set as many images
-    are used as the smaller one has. The value is at least 0, and 0 for equal sets.
+    The value is 3 D × the squared sliced 2-Wasserstein distance between D-dimensional features, as
+    in torch-fidelity: the mean, over random directions, of the squared differences between sorted
+    projections. If one set is larger, only as many of its images are used as the other set has. The
+    value is at least 0, and 0 for equal sets.
     """
 
     directions: int = Setting(1000, METRICS, "N", least=1).help(
@@ -45,8 +45,8 @@ class MIND(Metric):
         count = len(smaller.rows)
         if count < 1000:  # the fewest in the paper
             text = (
-                "MIND is too high for fewer than 1000; compare it only with values of as many "
-                "images"
+                "MIND is too high with fewer than 1000 images; compare it only with values for the "
+                "same number of images"
             )
             detail = f"only {count} images"
             context.warnings.append(ResultWarning(smaller.path, text, detail=detail))

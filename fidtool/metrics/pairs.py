@@ -43,14 +43,16 @@ class PairMetric(Metric):
 
     @abstractmethod
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        """Return the value of a pair. Called in any thread, on the rank that decoded the pair.
+        """Return the value of a pair. This is called in any thread, on the rank that decoded the
+        pair.
 
         Args:
             real, fake: uint8 tensors of the same shape (height, width, 3) on the run's device, RGB.
         """
 
     def fetch(self, say: Callable[[str], None]) -> State | None:
-        """Read or download the tensors of the metric's network, on rank zero; None if it has none.
+        """Read or download the tensors of the metric's network, on rank 0. Return None if the
+        metric has no network.
 
         Args:
             say: prints what is downloaded.
@@ -58,7 +60,9 @@ class PairMetric(Metric):
         return None
 
     def on_device(self, state: State | None, device: torch.device) -> Compare:
-        """Return the function that compares pairs, on every rank, with what `fetch` returned."""
+        """Return the function that compares pairs, on every rank; ``state`` is what `fetch`
+        returned.
+        """
         return self.of_pair
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
@@ -67,12 +71,12 @@ class PairMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class PixelMetric(PairMetric):
-    """Base class of metrics of pairs that can be of the luma, and without a border, as papers on
-    super-resolution and restoration report them.
+    """Base class of metrics of pairs that can be computed on the luma and without a border, as
+    papers on super-resolution and restoration report them.
     """
 
     channel: Literal["rgb", "y"] = Setting("rgb", METRICS).help(
-        "Compare red, green and blue, or Y: the luma of BT.601, as in MATLAB's rgb2ycbcr."
+        "Compare the RGB channels, or only Y: the luma of BT.601, as in MATLAB's rgb2ycbcr."
     )
     border: int = Setting(0, METRICS, "N", least=0).help(
         "Leave out N pixels at each edge of the images."
@@ -126,7 +130,7 @@ def check_size(metric: PairMetric, image: torch.Tensor, least: int, *remedies: s
     if min(height, width) < least:
         raise not_computable_error(
             metric,
-            f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
+            f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, but one "
             f"has {width}×{height}:",
             *remedies,
         )

@@ -26,20 +26,20 @@ def _share(name: str, title: str, meaning: str) -> Number:
 class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020).
 
-    Also the F-score, the harmonic mean of precision and recall. Each image has a ball, whose radius
-    is the distance to its ``nearest_k``-th neighbour in the same set. The values are shares from 0
-    to 1; density may be above 1.
+    The F-score is the harmonic mean of precision and recall. Each image has a ball, whose radius is
+    the distance to its ``nearest_k``-th neighbour in the same set. The values are shares from 0 to
+    1, except that density may be above 1.
 
     Raises:
         InputError: if a set has no more than ``nearest_k`` images.
     """
 
     nearest_k: int = Setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
-        "Precision, recall, density, coverage: a ball's radius is the distance to the K-th "
-        "nearest neighbour."
+        "Precision, recall, density, coverage: the radius of an image's ball is the distance to "
+        "its K-th nearest neighbour."
     )
     ties: Ties = Setting("strict", METRICS, flag="--ties").help(
-        "Precision, recall, density, coverage: whether an image on the surface of a ball is "
+        "Precision, recall, density, coverage: whether an image on the surface of a ball counts as "
         "outside (strict, as in prdc) or inside (inclusive, as in StyleGAN and ADM)."
     )
 
@@ -68,7 +68,7 @@ class PRDC(Metric):
     def check(self, facts: MetricFacts) -> None:
         if facts.images is not None and facts.images <= self.nearest_k:
             raise InputError(
-                f"precision and recall use {self.nearest_k} neighbours of each image, and "
+                f"precision and recall use {self.nearest_k} neighbours of each image, but "
                 f"{facts.has}:",
                 f"pass a smaller {option(self.named('nearest_k'))}",
                 setting=self.named("nearest_k"),
@@ -85,9 +85,9 @@ class PRDC(Metric):
         for images, title, zeros in zip((real, fake), titles, radii, strict=True):
             if zeros:
                 context.warnings.append(
-                    f"{title}: the radius of {zeros} of {len(images.rows)} images of {images.path} "
-                    f"is 0, because they have {self.nearest_k} or more duplicates by their "
-                    f"features: {rule} can be within it; remove duplicates, or pass a larger "
+                    f"{title}: {zeros} of {len(images.rows)} images of {images.path} have a radius "
+                    f"of 0, because each has {self.nearest_k} or more duplicates by its features: "
+                    f"{rule} can be within that radius; remove the duplicates, or pass a larger "
                     f"{option(self.named('nearest_k'))}"
                 )
         return values

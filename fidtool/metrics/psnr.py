@@ -22,14 +22,15 @@ _MIN_ERROR = 1e-10
 
 @dataclass(frozen=True, kw_only=True)
 class PSNR(PixelMetric):
-    """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over
+    """Peak signal-to-noise ratio of each pair of images, in dB for values in 0..1, averaged over
     the pairs.
 
-    -10 log10 of the mean squared error of the RGB values or of Y, with the standard deviation over
-    the pairs. Of equal images it is 100 dB, as in RAE's evaluation.
+    The value of a pair is -10 log10 of the mean squared error of the RGB values, or of Y. The
+    standard deviation over the pairs is returned as well. Equal images count as 100 dB, as in RAE's
+    evaluation.
 
     Raises:
-        InputError: if nothing of an image is left inside the border.
+        InputError: if the border leaves nothing of an image.
     """
 
     name = "psnr"
@@ -60,6 +61,6 @@ class PSNR(PixelMetric):
         identical = int((fake.pairs[self.name] >= 100.0).sum())
         if identical:
             pairs = format_count(identical, "pair")
-            text = f"{pairs} of (almost) identical images, whose PSNR counts as 100 dB"
+            text = f"the PSNR of {pairs} of (almost) identical images counts as 100 dB"
             context.warnings.append(ResultWarning(fake.path, text))
         return super().compute(real, fake, context)

@@ -55,6 +55,8 @@ BUILT_IN: dict[str, type[Metric]] = {
 a file and its class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to
 the table in the README.
 """
+BY_NAME = [kind.name for kind in BUILT_IN.values() if kind.by_name]
+"""The built-in metrics that `ALL` does not select."""
 NAMES: dict[str, type[Metric]] = {
     name: kind
     for kind in BUILT_IN.values()
@@ -118,9 +120,9 @@ def find_metric(spec: str) -> RequestedMetric:
         if fold(name) == fold(spec):
             return RequestedMetric(kind(), kind.name)
     if fold(spec) == ALL:
+        selected = ", ".join(name for name in BUILT_IN if name not in BY_NAME)
         raise InputError(
-            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
-            "computed"
+            f"{spec} is not a single metric; it selects each of {selected} that can be computed"
         )
     if is_code_spec(spec):
         named = option("metrics", spec)
@@ -274,9 +276,9 @@ def _check_declaration(metric: Metric, named: str) -> None:
     is_declared = is_dataclass(kind) and metric.name and numbers
     if not is_declared or not all(isinstance(number, Number) for number in numbers):
         raise InputError(
-            f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
-            "write @dataclass(frozen=True, kw_only=True) above it, and numbers = "
-            "(fidtool.Number(...),) in it",
+            f"{named}: {kind.__name__} must be a dataclass with a name and with numbers:",
+            "write @dataclass(frozen=True, kw_only=True) above the class, and name = ... and "
+            "numbers = (fidtool.Number(...),) in it",
         )
     is_of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
     has_own_layer = metric.layer not in (FEATURES, SPATIAL, PIXELS)
@@ -284,6 +286,6 @@ def _check_declaration(metric: Metric, named: str) -> None:
     if is_of_pairs != isinstance(metric, PairMetric) or has_own_layer != has_network:
         raise InputError(
             f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
-            f"name {PIXELS!r} in a PairMetric without features",
-            "any other name where network() returns one",
+            f"use {PIXELS!r} in a PairMetric that requests no features",
+            "a name of your own if network() returns a network",
         )

@@ -31,10 +31,10 @@ _Fraction = tuple["torch.Tensor", "torch.Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class SSIM(PixelMetric):
-    """Structural similarity (Wang et al. 2004) of each pair of images: the mean over the pairs.
+    """Structural similarity (Wang et al. 2004) of each pair of images, averaged over the pairs.
 
-    The value of a pair is the mean over channels and windows, in -1..1, and 1 for equal images.
-    There is a standard deviation over the pairs. See `of_pair`.
+    The value of a pair is the mean over channels and windows. It is in -1..1, and 1 for equal
+    images. The standard deviation over the pairs is returned as well. See `of_pair`.
 
     Raises:
         InputError: if a side of an image, without the border, is shorter than 6 pixels, 7 for
@@ -42,12 +42,13 @@ class SSIM(PixelMetric):
     """
 
     window: Literal["gaussian", "gaussian-valid", "uniform"] = Setting("gaussian", METRICS).help(
-        "SSIM: its window, gaussian of 11 pixels as in torchmetrics, the same inside the images "
-        "alone as in papers on super-resolution, or uniform of 7 pixels as in scikit-image."
+        "SSIM: the window. gaussian has 11 pixels, as in torchmetrics; gaussian-valid is the same "
+        "window, but only at places where it lies inside the images, as in papers on "
+        "super-resolution; uniform has 7 pixels, as in scikit-image."
     )
     scale: Literal["unit", "signed", "half"] = Setting("unit", METRICS).help(
-        "SSIM: values in 0..1 (unit) or -1..1 (signed, as LightningDiT's), or in 0..1 with the "
-        "constants of a range of 2 (half, as LlamaGen's)."
+        "SSIM: the scale of the pixel values: 0..1 (unit), -1..1 (signed, as in LightningDiT), or "
+        "0..1 with the constants for a range of 2 (half, as in LlamaGen)."
     )
 
     name = "ssim"
@@ -64,12 +65,12 @@ class SSIM(PixelMetric):
     )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        """Return the mean over channels and places of the window, computed in float64.
+        """Return the mean over channels and over places of the window, computed in float64.
 
-        The ``gaussian`` window, with a standard deviation of 1.5, is at all pixels of images that
-        are reflected at their edges, as in torchmetrics; the ``gaussian-valid`` one is the same
-        inside the images alone, as in the program of Wang et al.; the ``uniform`` one is inside the
-        images, with the sample covariance, as in scikit-image.
+        The ``gaussian`` window has a standard deviation of 1.5 and is placed at all pixels; images
+        are reflected at their edges, as in torchmetrics. The ``gaussian-valid`` window is the same,
+        but lies inside the images, as in the program of Wang et al. The ``uniform`` window lies
+        inside the images and uses the sample covariance, as in scikit-image.
         """
         factor, summand = _SCALES[self.scale]
         means = [
@@ -81,11 +82,11 @@ class SSIM(PixelMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleSSIM(PairMetric):
-    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over
+    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images, averaged over
     the pairs.
 
-    As in torchmetrics. The value of a pair is in 0..1, and 1 for equal images. There is a standard
-    deviation over the pairs.
+    The value of a pair is computed as in torchmetrics. It is in 0..1, and 1 for equal images. The
+    standard deviation over the pairs is returned as well.
 
     Raises:
         InputError: if a side of an image is shorter than 176 pixels.
@@ -108,9 +109,10 @@ class MultiScaleSSIM(PairMetric):
         """Return the product of the scales' means over channels and places, each to the power of
         its weight.
 
-        As in torchmetrics: each scale is the mean of 2x2 pixels of the scale before. The last one
-        has the SSIM, at all pixels of images that are reflected at their edges, and the others have
-        its term of contrast and structure, inside the images. A negative mean counts as 0.
+        As in torchmetrics, each scale averages 2x2 pixels of the scale before. The last scale
+        contributes the SSIM at all pixels, with images reflected at their edges. The other scales
+        contribute the term of contrast and structure, inside the images. A negative mean counts as
+        0.
         """
         check_size(self, real, _MIN_MULTISCALE_SIDE)
         of_channels = [self._channel_means(images / 255) for images in split_channels(real, fake)]

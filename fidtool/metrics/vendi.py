@@ -11,8 +11,9 @@ class Vendi(Metric):
     """Vendi score (Friedman & Dieng 2023) of each FAKE: its diversity, as an effective number of
     different images.
 
-    exp of the entropy of the eigenvalues of K / n, where K has the cosine similarities of n
-    features. The value is from 1 to min(n, D), and higher with more images. REAL is not used.
+    The value is the exponential of the entropy of the eigenvalues of K / n, where K holds the
+    cosine similarities of n feature vectors. It is from 1 to min(n, D), and higher with more
+    images. REAL is not used.
 
     Raises:
         InputError: if FAKE has fewer than 2 images.
@@ -33,6 +34,9 @@ class Vendi(Metric):
         value = vendi(fake.rows, context.features)
         count = len(fake.rows)
         if value > count / 10:
-            text = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
+            text = (
+                f"the Vendi score {value:.2f} is too low, because it grows with the number of "
+                "images; compare it only with scores of the same number of images"
+            )
             context.warnings.append(ResultWarning(fake.path, text, detail=f"only {count} images"))
         return {"vendi": value}

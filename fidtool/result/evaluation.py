@@ -155,8 +155,8 @@ class Comparison:
         metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite
             and at least 0), ``kid`` and ``kid_std`` (missing if every subset is the whole of both
             sets, since there is no spread) and ``kid_subset_size`` (if a set has fewer images than
-            the setting), ``is``, ``is_std`` and ``is_order`` (ratio of the score for splits in
-            stored order to the score for random splits; with ``is_part_size`` only), ``precision``,
+            the setting), ``is``, ``is_std`` and ``is_order`` (ratio of the score of splits in
+            stored order to that of random splits; with ``is_split_size`` only), ``precision``,
             ``recall``, ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and
             ``fid_infinity_error`` (one standard error), ``cmmd``, ``mind``, ``mifid`` and
             ``mifid_distance`` (mean cosine distance of the real images to the nearest generated

@@ -1,4 +1,4 @@
-"""Presets: the settings with which a published value was made, and what else such a value
+"""Presets: the settings with which a published value was computed, and what else such a value
 requires.
 """
 
@@ -20,13 +20,13 @@ class Preset:
 
     Attributes:
         name: value of ``--preset``.
-        settings: settings by their names in `fidtool.settings.settings.Settings`, and those of
-            metrics by `fidtool.metrics.registry.setting_key`.
+        settings: settings by their names in `fidtool.settings.settings.Settings`, and metrics'
+            settings by `fidtool.metrics.registry.setting_key`.
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
-        split: split of the data set that REAL must be, `TRAINING` or `VALIDATION`; empty if papers
-            use either, or the data sets have no splits.
+        split: split of the dataset that REAL must be, `TRAINING` or `VALIDATION`; empty if papers
+            use either, or if the datasets have no splits.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL
             is.
         published: name of the `fidtool.references.published` values of REAL, if it is not that of a
@@ -35,8 +35,8 @@ class Preset:
             matter.
         crop: name of the crop of real images that are not stored in their final size; empty if
             there is none.
-        further_crops: names of crops that it uses for some data sets, such as square images.
-        further_networks: networks besides Inception of which it also gives values.
+        further_crops: names of crops that it uses for some datasets, such as square images.
+        further_networks: networks besides Inception for which it also reports values.
         classes: how the generated images are distributed over the classes.
         notes: what differs from the program, and what papers report in addition; one sentence each.
         source: file of the program that these facts are from.
@@ -73,25 +73,24 @@ _ADM = Preset(
     settings={
         "protocol": "tensorflow",
         "metrics": "fid,sfid,is,prdc",
-        "is_part_size": 5000,
+        "is_split_size": 5000,
         "nearest_k": 3,
         "ties": "inclusive",
         "is_bias": False,
     },
     optional=("is",),
-    reference="ADM's file of the data set, whose mean and covariance are of the whole training "
-    "set and whose 10,000 images give precision and recall",
+    reference="ADM's file for the dataset: its mean and covariance come from the whole training "
+    "set, and its 10,000 images give precision and recall",
     split=TRAINING,
     prefix="adm",
     images_with_features=10_000,
     crop="adm",
     classes="labels drawn at random, or the same number of images per class",
     notes=(
-        "ADM's evaluator prints no density, coverage, F-score; precision and recall are the two "
-        "to compare.",
-        "It compares distances in float16, which moves precision and recall a little; the guide, "
-        "`fidtool guide papers`, says how much.",
-        "Statistics in the file of samples are used where it has them, as in the evaluator.",
+        "ADM's evaluator prints precision and recall, but no density, coverage or F-score.",
+        "ADM's evaluator compares distances in float16, which changes precision and recall a "
+        "little; `fidtool guide papers` says by how much.",
+        "If the file of samples has statistics, they are used, as in ADM's evaluator.",
     ),
     source="openai/guided-diffusion, evaluations/evaluator.py",
     other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
@@ -102,7 +101,8 @@ def _super_resolution(scale: int) -> Preset:
     """Return the preset of a scale, which is the border as well."""
     return Preset(
         name=f"sr-x{scale}",
-        about=f"PSNR and SSIM of super-resolution by {scale}, as in RCAN, SwinIR and BasicSR",
+        about=f"PSNR and SSIM for super-resolution by a factor of {scale}, as in RCAN, SwinIR and "
+        "BasicSR",
         settings={
             "metrics": "psnr,ssim",
             "psnr_channel": "y",
@@ -112,14 +112,14 @@ def _super_resolution(scale: int) -> Preset:
             "ssim_window": "gaussian-valid",
         },
         fakes=None,
-        reference="the images in high resolution, whose sides are multiples of the scale",
+        reference="the high-resolution images, with sides that are multiples of the scale",
         notes=(
-            "The border that is left out has as many pixels as the scale.",
-            "Y is not rounded; programs that convert bytes in MATLAB round it, and have a slightly "
-            "lower PSNR.",
-            "Grayscale images count as RGB, as in SwinIR and BasicSR; RCAN compares their gray "
+            "The border that is left out is as wide as the scale, in pixels.",
+            "Y is not rounded. Programs that convert bytes in MATLAB round it, and report a "
+            "slightly lower PSNR.",
+            "Grayscale images count as RGB, as in SwinIR and BasicSR. RCAN compares their gray "
             "levels.",
-            "BasicSR gives values of RGB for DIV2K, which need `--psnr-channel rgb` and "
+            "BasicSR reports values on RGB for DIV2K; they need `--psnr-channel rgb` and "
             "`--ssim-channel rgb`.",
         ),
         source="JingyunLiang/SwinIR, main_test_swinir.py and utils/util_calculate_psnr_ssim.py",
@@ -143,10 +143,10 @@ _RFID = Preset(
     published="imagenet256-val",
     crop="adm",
     notes=(
-        "The SSIM has values in 0..1 and the constants of a range of 2, so that it is higher than "
-        "that of other programs.",
+        "The SSIM uses pixel values in 0..1 with the constants for a range of 2, so it is higher "
+        "than in other programs.",
         "Reconstructions are numbered in the order of the class folders: `--pairs sorted`.",
-        "A pair of equal images has an infinite PSNR there, and 100 dB here.",
+        "A pair of equal images has an infinite PSNR in LlamaGen, and 100 dB in fidtool.",
         "The program computes no LPIPS.",
     ),
     source="FoundationVision/LlamaGen, tokenizer/tokenizer_image/reconstruction_vq_ddp.py and "
@@ -162,14 +162,14 @@ _TOKENIZERS = (
         notes=(
             "RAE truncates the floats of reconstructions, as `--float-to-byte floor` does.",
             "Reconstructions are numbered in the order of the class folders: `--pairs sorted`.",
-            "The LPIPS of its src/eval/ref_iqa.py has VGG-16, as `--lpips-net vgg`.",
+            "The LPIPS in RAE's src/eval/ref_iqa.py uses VGG-16, as `--lpips-net vgg` does.",
         ),
         source="bytetriper/RAE, src/eval/fid.py, src/eval/ref_iqa.py and src/stage1_sample_ddp.py",
     ),
     replace(
         _RFID,
         name="rfid-vavae",
-        about="rFID, PSNR, LPIPS and SSIM of VA-VAE, by LightningDiT's evaluate_tokenizer.py",
+        about="rFID, PSNR, LPIPS and SSIM of VA-VAE, as in LightningDiT's evaluate_tokenizer.py",
         settings={
             "protocol": "pytorch-fid",
             "metrics": "fid,psnr,lpips,ssim",
@@ -180,13 +180,14 @@ _TOKENIZERS = (
         },
         crop="tensor-center",
         notes=(
-            "LPIPS and SSIM are of floats that were not rounded to bytes there, which moved the "
-            "SSIM of smooth reconstructions of photos by 0.001; rFID and PSNR are of PNG files.",
-            "The SSIM has values in -1..1.",
-            "It averages LPIPS and SSIM over batches of 8 images, which only counts if the last "
-            "one is smaller.",
-            "Its order is shuffled: pass its folders ref_images and decoded_images with `--pairs "
-            "sorted`.",
+            "The program computes LPIPS and SSIM on floats that were not rounded to bytes, which "
+            "moved the SSIM of smooth reconstructions of photos by 0.001. It computes rFID and "
+            "PSNR on PNG files.",
+            "The SSIM uses pixel values in -1..1.",
+            "The program averages LPIPS and SSIM over batches of 8 images, which only matters if "
+            "the last batch is smaller.",
+            "The program shuffles the images: pass its folders ref_images and decoded_images with "
+            "`--pairs sorted`.",
         ),
         source="hustvl/LightningDiT, evaluate_tokenizer.py, tools/calculate_fid.py and "
         "models/lpips.py",
@@ -206,9 +207,9 @@ _TOKENIZERS = (
         optional=("is",),
         crop="center-bicubic",
         notes=(
-            "Its network computes in float64.",
-            "It rounds the floats of reconstructions to bytes.",
-            "Its Inception Score is of all reconstructions at once, without parts.",
+            "The program runs Inception in float64.",
+            "TiTok rounds the floats of reconstructions to bytes.",
+            "TiTok's Inception Score is computed on all reconstructions at once, without splits.",
             "The program computes no PSNR, SSIM or LPIPS.",
         ),
         source="bytedance/1d-tokenizer, evaluator/evaluator.py, data/webdataset_reader.py and "
@@ -220,8 +221,8 @@ _TOKENIZERS = (
 _COCO = (
     Preset(
         name="coco-gigagan",
-        about="FID-30k and CLIP score of COCO by GigaGAN's evaluation.py, also in LlamaGen and "
-        "DMD2",
+        about="FID-30k and CLIP score on COCO, as in GigaGAN's evaluation.py, which LlamaGen and "
+        "DMD2 use too",
         settings={
             "protocol": "clean",
             "metrics": "fid,clip-score",
@@ -236,18 +237,19 @@ _COCO = (
         split=VALIDATION,
         crop="gigagan",
         notes=(
-            "The CLIP score is a mean cosine, such as 0.33. Those below zero count as they are "
-            "there, and as 0 here.",
-            "It is of OpenAI's ViT-B/32, or with an option of OpenCLIP's ViT-g/14: "
-            "`--clip-score-extractor clip:ViT-g-14@weights=laion2b_s12b_b42k`.",
-            "CLIP gets bytes of which some are lower by 1 there, since floats are truncated.",
+            "The CLIP score is a mean cosine, such as 0.33. GigaGAN includes negative cosines as "
+            "they are; fidtool counts them as 0.",
+            "The CLIP score uses OpenAI's ViT-B/32 or, with an option of GigaGAN's program, "
+            "OpenCLIP's ViT-g/14: `--clip-score-extractor "
+            "clip:ViT-g-14@weights=laion2b_s12b_b42k`.",
+            "GigaGAN truncates floats, so some bytes that CLIP gets are lower by 1 than here.",
             "Generated images are PNG files in natural order, with one caption per line.",
         ),
         source="mingukkang/GigaGAN, evaluation/evaluation.py and evaluation/data_util.py",
     ),
     Preset(
         name="coco-t2ibenchmark",
-        about="FID-30k of COCO by text2image-benchmark",
+        about="FID-30k on COCO, as in text2image-benchmark",
         settings={
             "protocol": "pytorch-fid",
             "metrics": "fid",
@@ -255,15 +257,17 @@ _COCO = (
             "crop_fake": "t2ibenchmark:299",
         },
         fakes=30_000,
-        reference="its file of COCO 2014's validation set, t2ibenchmark:coco-30k",
+        reference="text2image-benchmark's file for COCO 2014's validation set, "
+        "t2ibenchmark:coco-30k",
         split=VALIDATION,
         prefix="t2ibenchmark",
         crop="t2ibenchmark",
         notes=(
-            "The captions are those of its MS-COCO_val2014_30k_captions.csv.",
-            "Its CLIP score is a mean cosine of OpenAI's ViT-B/32, without words before the "
-            "captions, of images that are not cropped: another run, with `--metrics clip-score "
-            "--clip-score-extractor clip:ViT-B-32-quickgelu --clip-score-weight 1`.",
+            "The captions are in text2image-benchmark's file MS-COCO_val2014_30k_captions.csv.",
+            "The CLIP score of text2image-benchmark is a mean cosine from OpenAI's ViT-B/32, "
+            "without words before the captions and on images that are not cropped. It needs "
+            "another run, with `--metrics clip-score --clip-score-extractor "
+            "clip:ViT-B-32-quickgelu --clip-score-weight 1`.",
         ),
         source="boomb0om/text2image-benchmark, T2IBenchmark/pipelines.py, "
         "T2IBenchmark/utils/resizers.py and T2IBenchmark/feature_extractors",
@@ -286,9 +290,9 @@ PRESETS = {
                 *_ADM.notes,
                 "VAR's README does not say how floats become bytes; demo_sample.ipynb truncates "
                 "them, as `--float-to-byte floor` does for arrays of floats.",
-                "The order of the images in its .npz is that of the folder's listing, and the "
-                "Inception Score depends on it.",
-                "The crop is for the rFID, of reconstructions against the validation set; ADM's "
+                "VAR's .npz has the images in the order of the folder's listing, on which the "
+                "Inception Score depends.",
+                "The crop is for the rFID of reconstructions against the validation set. ADM's "
                 "file has ADM's crop.",
             ),
             source="FoundationVision/VAR, README.md, utils/misc.py and utils/data.py",
@@ -298,13 +302,13 @@ PRESETS = {
             name="edm",
             about="fid.py of EDM",
             settings={"protocol": "tensorflow", "metrics": "fid"},
-            reference="EDM's file of the data set",
+            reference="EDM's file for the dataset",
             prefix="edm",
             crop="edm",
             further_crops=("resize",),
             classes="labels drawn at random",
             notes=(
-                "EDM reports the minimum of three evaluations, of the seeds 0-49999, 50000-99999 "
+                "EDM reports the minimum of three evaluations, with the seeds 0-49999, 50000-99999 "
                 "and 100000-149999.",
             ),
             source="NVlabs/edm, fid.py",
@@ -317,7 +321,7 @@ PRESETS = {
                 "protocol": "tensorflow",
                 "metrics": "fid",
             },
-            reference="EDM2's file of the data set",
+            reference="EDM2's file for the dataset",
             split=TRAINING,
             prefix="edm2",
             crop="adm",
@@ -325,8 +329,8 @@ PRESETS = {
             classes="labels drawn at random",
             notes=(
                 "EDM2 reports the minimum of three evaluations.",
-                "DINOv2 is ViT-L/14, whose weights take 1.2 GB. The extractor inception gives "
-                "the FID alone.",
+                "DINOv2 is ViT-L/14; its weights take 1.2 GB. `--extractor inception` computes the "
+                "FID alone.",
             ),
             source="NVlabs/edm2, calculate_metrics.py",
         ),
@@ -338,17 +342,17 @@ PRESETS = {
                 "extractor": "inception,fdr:convnext,fdr:dinov2,fdr:mae,fdr:siglip,fdr:clip",
                 "metrics": "fdr,fid",
             },
-            reference="FD-Loss's file of ImageNet, in which Inception's statistics are ADM's",
+            reference="FD-Loss's file for ImageNet, in which Inception's statistics are ADM's",
             split=TRAINING,
             prefix="fd-loss",
             crop="adm",
             further_networks=("fdr:convnext", "fdr:dinov2", "fdr:mae", "fdr:siglip", "fdr:clip"),
             classes="the same number of images per class",
             notes=(
-                "The distances of the validation set are published in two decimals, that of MAE "
-                "as 0.04.",
-                "FD-Loss runs all networks but Inception in bfloat16, on images of floats that "
-                "were not rounded.",
+                "The distances of the validation set are published with two decimals; the distance "
+                "for MAE is 0.04.",
+                "FD-Loss runs all networks but Inception in bfloat16, on floats that were not "
+                "rounded to bytes.",
             ),
             source="cwhoaon/FD-Loss, eval_all_fds.py and scripts/ref/compute_valfd.py (arXiv "
             "2604.28190)",
@@ -358,22 +362,24 @@ PRESETS = {
             name="stylegan",
             about="fid50k_full of StyleGAN2-ADA, StyleGAN3 and StyleGAN-XL",
             settings={"protocol": "stylegan", "metrics": "fid"},
-            reference="all images of the data set, as they are stored for training, or the "
+            reference="all images of the dataset, as they are stored for training, or the "
             "program's own cache file",
             notes=(
                 "The covariance is divided by n.",
-                "Real images are not mirrored, also for networks that were trained with mirroring.",
+                "Real images are not mirrored, even for networks that were trained with mirroring.",
             ),
             source="NVlabs/stylegan3, metrics/metric_main.py and metric_utils.py",
             other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
         ),
         Preset(
             name="clean-fid",
-            about="the mode clean of clean-fid 0.1.35",
+            about="clean-fid 0.1.35 with mode='clean'",
             settings={"protocol": "clean", "metrics": "fid"},
-            reference="clean-fid's file of the data set",
+            reference="clean-fid's file for the dataset",
             prefix="clean-fid",
-            notes=("clean-fid's KID needs REAL's features, which its files for KID have.",),
+            notes=(
+                "clean-fid's KID needs the features of REAL, which clean-fid's files for KID have.",
+            ),
             source="GaParmar/clean-fid, cleanfid/fid.py",
         ),
         Preset(
@@ -392,8 +398,8 @@ PRESETS = {
             fakes=None,
             reference="the real images that the paper names",
             notes=(
-                "Its random subsets of KID and order of the Inception Score differ, and so do "
-                "their last digits.",
+                "torch-fidelity draws other subsets for KID and orders the images differently for "
+                "the Inception Score, so the last digits of both differ.",
             ),
             source="toshas/torch-fidelity, torch_fidelity/metrics.py",
         ),

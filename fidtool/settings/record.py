@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 
     Attributes:
         command: the command line, one entry per argument; for a Python program, its name.
-        host: name of rank zero's machine.
+        host: name of rank 0's machine.
         date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
     """
 
@@ -41,9 +41,9 @@ class RunRecord:
 
     Attributes:
         world_size: number of ranks.
-        device: device of the network on rank zero.
+        device: device of the network on rank 0.
         backend: backend of the collectives: none or gloo.
-        precision: precision of the network; empty if both sets are statistics files, which have
+        precision: precision of the network; empty if both sets are statistics files, which state
             their own.
         kernels: implementation of the convolutions: ``torch`` or ``oneDNN, packed``; empty if both
             sets are statistics files.
@@ -55,22 +55,21 @@ class RunRecord:
         cached: sets whose statistics came from the cache.
         probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same
             bits.
-        linear_algebra_threads: threads that computed the distance on rank zero.
-        seconds: wall time of each phase on rank zero.
-        timeline: seconds from the start of rank zero's process, or from the call of
-            `fidtool.compute`, until a step had ended: ``import`` (torch and all else is imported;
-            absent for a call), each phase of ``seconds`` (for the last time), ``first_batch`` (its
-            features are in the sums) and ``end`` (the result is complete). A step that did not
-            occur is absent.
-        extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the
+        linear_algebra_threads: number of threads that computed the distance on rank 0.
+        seconds: wall time of each phase on rank 0.
+        timeline: seconds from the start of rank 0's process, or from the call of `fidtool.compute`,
+            until these events: ``import`` (torch and all other modules are imported; absent for a
+            call), the last end of each phase in ``seconds``, ``first_batch`` (its features are in
+            the sums) and ``end`` (the result is complete). An event that did not occur is absent.
+        extraction: seconds that the phase ``extract`` spent on decoding (or on waiting for the
             decoding workers), on copying pixels to the device, in the network (on a GPU: launching
-            it and waiting for it), on the values of pairs of images, and on the moments. They
-            overlap.
-        images_per_second: ``images_computed`` divided by the seconds of extraction; None without an
-            extraction.
+            it and waiting for it), on the values of pairs of images, and on the moments. These
+            times overlap.
+        images_per_second: ``images_computed`` divided by the seconds of extraction; None if nothing
+            was extracted.
         versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `Origin`.
-        config: settings that are not at their defaults, by the names of their keywords.
+        config: settings that differ from their defaults, by the names of their keywords.
         warnings: what may be wrong with the whole run.
         notes: further information, such as which settings were taken from a statistics file.
         advice: how the same run would have taken much less time; empty if nothing is known.

@@ -1,6 +1,4 @@
-"""Declarations of all settings: the keywords of `fidtool.compute` and the options of the command
-line.
-"""
+"""All settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import functools
 import inspect
@@ -32,7 +30,13 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, RequestedMetric, select_metrics
+from fidtool.metrics.registry import (
+    BUILT_IN,
+    BY_NAME,
+    METRIC_SETTINGS,
+    RequestedMetric,
+    select_metrics,
+)
 from fidtool.names import suggest_name
 from fidtool.settings.presets import PRESETS, apply_preset, find_preset
 from fidtool.sources.crops import CROPS, EXAMPLE, Crop
@@ -66,9 +70,7 @@ GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, G
 """Headings in ``--help``, in their order."""
 PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
-_GATED = " or ".join(
-    name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers)
-)
+_GATED = [name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers)]
 
 
 def _check_progress(progress: object) -> object:
@@ -130,15 +132,13 @@ class CheckSettings(Validated):
     # --numa-binding.
     num: int | None = Setting(
         None, IMAGES, "N", flag="--num --num-images", least=1, common=True
-    ).help("Use a sample of N images of every set.")
+    ).help("Use a sample of N images from every set.")
     sample: Literal["random", "first"] = Setting("random", IMAGES).help(
-        "Images of a sample: a reproducible random choice, or the first by name, in an array or "
-        "a list as stored."
+        "How a sample is chosen: at random, reproducibly, or as the first images by name; in an "
+        "array or a list, the first as stored."
     )
     seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
-    recursive: bool = Setting(True, IMAGES).help(
-        "Search folders with their subfolders.", default="recursive"
-    )
+    recursive: bool = Setting(True, IMAGES).help("Search subfolders as well.", default="recursive")
     value_range: tuple[float, float] | None = Setting(
         None, IMAGES, "LOW,HIGH", convert=parse_value_range
     ).help(
@@ -146,20 +146,21 @@ class CheckSettings(Validated):
         "needed for integers."
     )
     float_to_byte: Literal["round", "floor"] | None = Setting(None, IMAGES).help(
-        "How floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
-        "(x * 255).to(uint8) does.",
+        "How floats become bytes. round rounds them, as torchvision's save_image does; floor "
+        "truncates them, as (x * 255).to(uint8) does.",
         default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
     frames: str = Setting("first", IMAGES, choices=("first", "all")).help(
-        "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all "
-        "as images of their own."
+        "Which frames or pages of a GIF, APNG, WebP or TIFF file to use: the first, or all, each "
+        "as an image of its own."
     )
     max_pixels: int = Setting(MAX_PIXELS, IMAGES, "N", least=1).help(
-        "Do not read images with more pixels, which may be decompression bombs."
+        "Do not read images with more than N pixels, which may be decompression bombs."
     )
     num_workers: int | None = Setting(None, MACHINE, "N", least=0, common=True, defines=False).help(
-        "Decoding workers per rank; 0 decodes in the main process.",
-        default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
+        "Number of decoding workers per rank; 0 decodes in the main process.",
+        default="on a GPU, one less than the rank's cores, at most 16; on the CPU, one per 16 "
+        "cores",
     )
     peer_timeout: float = Setting(
         20.0, RANKS, "SECONDS", least=3, most=MAX_SECONDS, defines=False
@@ -174,13 +175,13 @@ class CheckSettings(Validated):
     progress: bool | Callable[[str, int, int | None], None] | None = Setting(
         None, PYTHON, convert=_check_progress
     ).help(
-        "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, "
-        "the number of its images that rank zero has processed, and how many it will process, or "
-        "None."
+        "True shows progress bars, in a notebook as widgets. A function is called with the name of "
+        "a set, the number of its images that rank 0 has processed, and the number that it will "
+        "process, or None if that is not known."
     )
     alone: bool = Setting(False, PYTHON).help(
-        "In a program of several ranks, do everything on this one, for example under `if rank == "
-        "0`. By default all ranks must make the call, and share the work."
+        "In a program with several ranks, do all work on this rank, for example under `if rank == "
+        "0`. By default, all ranks must make the call, and they share the work."
     )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,8 +205,8 @@ class StatisticsSettings(CheckSettings):
         defines=False,
         convert=lambda name: find_preset(name).name,
     ).help(
-        f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool "
-        "presets`. Other options override them."
+        f"Use the settings with which published values were computed: {', '.join(PRESETS)}. Other "
+        "options override them. See `fidtool presets`."
     )
     # No choices: names of protocols are accepted in any spelling.
     protocol: ProtocolName | OwnProtocolName | None = Setting(
@@ -218,41 +219,42 @@ class StatisticsSettings(CheckSettings):
     extractor: str | NetworkChoice | Sequence[Any] | None = Setting(
         None, MEASURE, "NAME,NAME", common=True, convert=_parse_networks
     ).help(
-        f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program "
-        "FILE.pt2, a TorchScript FILE.pt, or a function that returns a custom network, "
-        "FILE.py:NAME or package.module:NAME, whose code is executed. "
-        "NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network; "
-        "inception@weights=FILE is Inception with other weights, whose values are not FIDs.",
+        f"Networks that compute the features: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a "
+        "TorchScript program FILE.pt, or a function that returns a custom network (FILE.py:NAME or "
+        "package.module:NAME), whose code is executed. NAME@weights=FILE,step=S,size=N,protocol=P "
+        "holds settings for one network. inception@weights=FILE is Inception with other weights; "
+        "its values are not FIDs.",
         default="inception; with a statistics file, the file's",
     )
     dims: int | None = Setting(
         None, MEASURE, choices=("64", "192", "768", "2048"), common=True
     ).help(
-        "Feature dimensions, which select a layer of Inception.",
+        "Number of feature dimensions, which selects a layer of Inception.",
         default="2048; with a statistics file, the file's",
     )
     weights: File = Setting(None, MEASURE, "FILE").help(
-        "Weights of the network: a file, or a name of weights in open_clip.",
-        default="the published weights; of Inception, see `fidtool weights`",
+        "Weights of the network: a file, or the name of weights in open_clip.",
+        default="the published weights; for Inception, see `fidtool weights`",
     )
     input_size: int | None = Setting(None, MEASURE, "N", least=1).help(
-        "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it."
+        "Input height and width, in pixels, of a FILE.pt2 or FILE.pt that does not declare them."
     )
     feature_step: int | None = Setting(
         None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]
     ).help(
-        "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
-        default="declared by the network; else chosen from the first images of REAL",
+        "Round the features to multiples of 2^-S. The features must be below 2^(23-S). Not for "
+        "Inception.",
+        default="what the network declares, else chosen from the first images of REAL",
     )
     metrics: str | Sequence[str | Metric] = Setting(
         "fid", METRICS, "NAME,NAME", common=True, convert=select_metrics
     ).help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of "
-        "these that can be computed), or FILE.py:NAME for a custom metric, whose code is "
-        "executed. See `fidtool metrics`."
+        f"these that can be computed, except {', '.join(BY_NAME)}), or FILE.py:NAME for a custom "
+        "metric, whose code is executed. See `fidtool metrics`."
     )
     on_error: Literal["fail", "skip"] = Setting("fail", IMAGES, common=True).help(
-        "If a file cannot be read: fail, or skip it with a warning."
+        "What to do if a file cannot be read: fail, or skip it with a warning."
     )
     max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
@@ -260,19 +262,22 @@ class StatisticsSettings(CheckSettings):
     crop: str | Crop | None = Setting(
         None, IMAGES, "NAME:SIZE", common=True, convert=Crop.parse
     ).help(
-        f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
+        "Crop and resize the images of REAL, or of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(
         None, MACHINE, "NAME", common=True, convert=_check_device
-    ).help("cpu, cuda or cuda:0.", default="cuda if available")
+    ).help(
+        "Device that runs the network: cpu, cuda, or one GPU such as cuda:0.",
+        default="cuda if available",
+    )
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE, common=True).help(
-        "Precision of the network: fp32 as the reference implementations; the others are faster "
-        "on some GPUs and change the values."
+        "Precision of the network. The reference implementations use fp32; the others are faster "
+        "on some GPUs, but change the values."
     )
     cache: bool = Setting(True, MACHINE, defines=False).help(
         "Use the cache of statistics and add to it.", default="cache"
@@ -285,8 +290,8 @@ class StatisticsSettings(CheckSettings):
     checkpoint: File = Setting(
         None, RESUME, "DIR", common=True, defines=False, convert=_check_folder
     ).help(
-        "Folder to save finished work in. After a kill the same command resumes from it, with "
-        "any number of ranks."
+        "Folder to save finished work in. If the run is killed, the same command resumes from it, "
+        "with any number of ranks."
     )
 
     left_out: Collection[str] = ()
@@ -298,8 +303,8 @@ class StatisticsSettings(CheckSettings):
             metric = requested.metric
             if metric.own_network not in (None, self.layer_network(requested.layer)):
                 raise InputError(
-                    f"{metric.name} has another network for the layer {requested.layer!r} than "
-                    f"another metric or {option('extractor')}:",
+                    f"{metric.name} uses another network for the layer {requested.layer!r} than "
+                    f"another metric or {option('extractor')} does:",
                     "choose another layer for its values",
                     setting="metrics",
                 )
@@ -465,73 +470,73 @@ class Settings(StatisticsSettings):
     """
 
     allow_mismatch: bool = Setting(False, MEASURE).help(
-        "Compare statistics files of different protocols, with a warning."
+        "Compare statistics files with different protocols; only warn about it."
     )
     per_class: bool = Setting(False, METRICS, common=True).help(
-        "Compute the metrics of each class as well, against this class of REAL, from the same "
+        "Also compute the metrics for each class, against the same class of REAL, from the same "
         "features."
     )
     per_folder: bool = Setting(False, METRICS).help(
-        "The same of each subfolder, such as a camera or a test set, against REAL's of the same "
-        "name."
+        "Also compute the metrics for each subfolder, such as a camera or a test set, against the "
+        "subfolder of REAL with the same name."
     )
     min_class: int | None = Setting(None, METRICS, "N", least=1).help(
-        "Smallest number of images of a class or folder, in REAL and in FAKE. Smaller ones are "
-        "listed, but have no values."
+        "Minimum number of images of a class or folder, in REAL and in FAKE. Smaller classes and "
+        "folders are listed without values."
     )
     labels: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels")
     ).help(
-        "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a "
-        "class per line; in Python also a list, array or tensor of the label of each image of "
-        "REAL.",
-        default="labels that are stored with the images, or their folders",
+        "Classes of the images: a .csv, .tsv or .jsonl file with the columns path and label, or a "
+        ".txt file with one class per line; in Python also a list, array or tensor with the label "
+        "of each image of REAL.",
+        default="the labels that are stored with the images, or their folders",
     )
     labels_fake: File | Iterable[Any] = Setting(
         None, IMAGES, "FILE", convert=partial(check_labels, setting="labels_fake")
     ).help(
-        "Classes of the images of every FAKE, in the same forms. The other option then applies to "
-        "REAL only."
+        "Classes of the images of every FAKE, in the same forms as the setting labels, which then "
+        "applies to REAL only."
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
-        "Sample size of REAL, instead of that of every set."
+        "Sample size of REAL, instead of the sample size of every set."
     )
     num_fake: int | None = Setting(None, IMAGES, "N", least=1).help(
-        "Sample size of every FAKE, instead of that of every set."
+        "Sample size of every FAKE, instead of the sample size of every set."
     )
     features: bool = Setting(False, IMAGES).help(
-        "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array "
-        "FILE.npz:NAME."
+        "Accept features of images as sets: floats of shape (N, D) in FILE.npy, in FILE.pt, or in "
+        "the array FILE.npz:NAME."
     )
     captions: File | Sequence[str] = Setting(None, METRICS, "FILE", convert=_check_captions).help(
-        "Captions of the images of every FAKE: a table with columns path and caption, a folder "
-        "of .txt files named as the images are, or a .txt with a caption per line, in the order "
-        "of the images; in Python also a list."
+        "Captions of the images of every FAKE: a table with the columns path and caption, a folder "
+        "of .txt files named like the images, or a .txt file with one caption per line, in the "
+        "order of the images; in Python also a list."
     )
     crop_fake: str | Crop | None = Setting(
         None, IMAGES, "NAME:SIZE", convert=lambda crop: Crop.parse(crop, "crop_fake")
     ).help(
-        "Crop and resize the images of every FAKE by a name and a side as for REAL, such as "
+        "Crop and resize the images of every FAKE: a name and a side as for REAL, such as "
         f"{EXAMPLE}.",
         default="images as they are",
     )
     heldout: Any = Setting(None, IMAGES, "SET", common=True, defines=False).help(
-        "Real images that the generator was not trained on, while REAL is its training set: "
-        "their FID is the floor that a perfect generator would reach, and their distances to "
-        "REAL show whether FAKE copies it."
+        "Real images that the generator was not trained on, while REAL is its training set. Their "
+        "FID is what a perfect generator would reach, and their distances to REAL show whether "
+        "FAKE copies REAL."
     )
     pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
-        "Which images are pairs, for PSNR, SSIM, MS-SSIM and LPIPS: those of the same name "
-        "(relative path without suffix); of the same position; of the same last number in the "
-        "name (number); in natural order of the names (sorted); or suffix:_recon, where "
-        "a_recon.png of one set belongs to a.png.",
-        default="position in arrays and lists, else name",
+        "How images are paired for PSNR, SSIM, MS-SSIM and LPIPS: by name (the relative path "
+        "without suffix), by position, by number (the last number in the name), sorted (by the "
+        "natural order of the names), or suffix:_recon (a_recon.png of one set belongs to a.png of "
+        "the other).",
+        default="position for arrays and lists, else name",
     )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."
     )
     uncertainty: bool = Setting(False, DIAGNOSIS, common=True).help(
-        "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % "
+        "Compute error bars for the metric fid: its bias, the bias-corrected value with a 95 % "
         "interval, and which FAKE is better."
     )
     influence: bool = Setting(False, DIAGNOSIS).help(
@@ -541,10 +546,11 @@ class Settings(StatisticsSettings):
         "Write an HTML page with the values, charts and images (needs fidtool[report])."
     )
     plot: File = Setting(None, OUTPUT, "FILE.png").help(
-        "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
+        "Write a plot of the metric fid for all FAKEs (needs fidtool[report])."
     )
     pairs_output: File = Setting(None, OUTPUT, "FILE.csv").help(
-        "Write the values of each pair of images, or of each image, of metrics that have them."
+        "Write the values of single pairs of images, or of single images, for the metrics that "
+        "have such values."
     )
     # torchrun rejects --log as well.
     log: str | Sequence[str] = Setting(
@@ -553,21 +559,22 @@ class Settings(StatisticsSettings):
         "Log the values with tensorboard:DIR, wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT."
     )
     step: int | None = Setting(None, OUTPUT, "N", least=0).help(
-        "Step at which the values are logged.",
-        default="the numbers in the names of several FAKEs, if they have some",
+        "Training step at which the values are logged.",
+        default="with several FAKEs, the numbers in their names, if they have any",
     )
     history: File = Setting(None, OUTPUT, "FILE.jsonl").help(
-        "Append a line per FAKE to a file, which `fidtool history` shows."
+        "Append one line per FAKE to a file, which `fidtool history` shows."
     )
     fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
-        f"Exit status 3 if the first requested of {_GATED} is above X."
+        f"The gate is missed if the first requested metric among {', '.join(_GATED)} is above X."
     )
     fail_worse_than: File = Setting(None, GATES, "FILE").help(
-        "Exit status 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the "
-        "95 % interval of the difference. Both results need error bars."
+        "The gate is missed if a FAKE is worse than in FILE (the JSON of a result, or a history) "
+        "by the 95 % interval of the difference. Both results need error bars."
     )
     max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
-        "Exit status 3 if more than this fraction of a FAKE are duplicates of other images in it."
+        "The gate is missed if more than this fraction of the images of a FAKE are duplicates of "
+        "other images in it."
     )
 
     def __post_init__(self) -> None:
@@ -588,8 +595,8 @@ class Settings(StatisticsSettings):
         to_metrics = f"to {option('metrics')}"
         add_fid = f"add fid {to_metrics}"
         omit_no_diagnosis = f"omit {option('diagnose', False)}"
-        not_of_fid = "is about the metric fid, which is not requested"
-        not_of_pairs = "is for metrics of pairs, and none is requested"
+        not_of_fid = "applies to the metric fid, which is not requested"
+        not_of_pairs = "applies to metrics of pairs, and none is requested"
         without_duplicates = "needs the diagnosis, which looks for duplicates"
 
         def require(is_met: object, name: str, problem: str, remedy: str) -> None:
@@ -600,38 +607,42 @@ class Settings(StatisticsSettings):
             self.gated_value,
             "fail_above",
             "limits none of the requested metrics",
-            f"add {_GATED} {to_metrics}",
+            f"add {' or '.join(_GATED)} {to_metrics}",
         )
         require(
             self.uncertainty,
             "fail_worse_than",
-            "compares error bars",
+            "compares error bars, which are not requested",
             f"add {option('uncertainty', True)}",
         )
         for name in ("max_duplicates", "uncertainty"):
             require(self.diagnose, name, without_duplicates, omit_no_diagnosis)
         for name in ("uncertainty", "influence", "plot"):
             require(has_bars, name, not_of_fid, add_fid)
-        add_psnr = f"add psnr, or clip-score, {to_metrics}"
-        require(has_pairs, "pairs", not_of_pairs, add_psnr)
-        require(has_pairs or has_captions, "pairs_output", not_of_pairs, add_psnr)
+        require(has_pairs, "pairs", not_of_pairs, f"add psnr {to_metrics}")
+        require(
+            has_pairs or has_captions,
+            "pairs_output",
+            "writes the values of single images or pairs, which no requested metric has",
+            f"add psnr, or clip-score, {to_metrics}",
+        )
         require(
             has_captions,
             "captions",
-            "is for the CLIP score, which is not requested",
+            "applies to the CLIP score, which is not requested",
             f"add clip-score {to_metrics}",
         )
         require(
             self.grouped_by,
             "min_class",
-            "is about the values of classes, which are not requested",
+            "applies to the values of classes, which are not requested",
             f"add {option('per_class', True)}",
         )
         require(
             not self.per_class,
             "per_folder",
-            "divides the images otherwise",
-            f"omit {option('per_class', True)}",
+            f"cannot be combined with {option('per_class', True)}",
+            "omit one of them",
         )
 
     @property

@@ -211,7 +211,10 @@ def choose_network(
     its name.
     """
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
-        problem = "is for Inception and named networks; a custom network already has its own"
+        problem = (
+            "applies to Inception and named networks only; a custom network already has its own "
+            "weights"
+        )
         raise InputError(f"{option('weights')} {problem}")
     if isinstance(feature, nn.Module):
         if protocol is not None:
@@ -249,7 +252,9 @@ def choose_network(
             weights=weights,
         )
     if settings.other_networks:
-        raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them")
+        raise InputError(
+            f"{option('feature', feature)} names several networks:", "pass one of them"
+        )
     apart = weights is not None or protocol is not None
     return replace(settings.network, setting="feature", apart=apart)
 
@@ -275,17 +280,17 @@ def shared_extractor(
     """
     if feature_step is not None and not isinstance(feature, (nn.Module, Network)):
         raise InputError(
-            "feature_step is for a plain module or a fidtool.Network as feature; other networks "
-            "have their own"
+            "feature_step applies to a plain module or a fidtool.Network as feature; other "
+            "networks have their own step"
         )
     network = choose_network(feature, None, weights)
     if antialias is not None and (network.extractor == "inception" or network.tuned):
         selected = "torchmetrics" if parse_bool("antialias", antialias) else "tensorflow"
         if protocol is not None and find_protocol(protocol).name != selected:
             raise InputError(
-                f"antialias={antialias} selects the protocol {selected!r}, and "
-                f"protocol={protocol!r} another one:",
-                "pass one of the two",
+                f"antialias={antialias} selects the protocol {selected!r}, but "
+                f"protocol={protocol!r} selects another:",
+                "pass only one of them",
                 setting="protocol",
             )
         protocol = selected
@@ -317,13 +322,13 @@ class FeatureExtractor(nn.Module):
 
     The features equal those of ``fidtool compute`` with the same protocol, except that images are
     not rounded to 8 bits. The network is frozen (a `fidtool.Network` is copied), stays in
-    evaluation mode, computes in float32 (also under autocast and with TF32 enabled), and is neither
-    in the parameters nor in the state_dict. If the network's own preparation rounds to 8 bits
-    (DINOv2, CLIP, timm), the images are rounded as usual, and the gradient passes straight through
-    the rounding.
+    evaluation mode, and computes in float32, also under autocast and with TF32 enabled. It is
+    neither in the parameters nor in the state_dict. If the network's own preparation rounds to 8
+    bits (DINOv2, CLIP, timm), the images are rounded as usual, and the gradient passes straight
+    through the rounding.
 
     Args:
-        feature: see `FrechetInceptionDistance`; not a plain module.
+        feature: see `FrechetInceptionDistance`; a plain module is not accepted.
         protocol, weights: see `FrechetInceptionDistance`.
 
     Raises:
@@ -346,7 +351,7 @@ class FeatureExtractor(nn.Module):
         return self._features.definition
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features of a batch.
+        """Return the features of a batch.
 
         Args:
             images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on any

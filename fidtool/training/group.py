@@ -40,11 +40,10 @@ TRANSPORT_SECONDS = 300.0
 Grad = Literal["sum", "mean", "local"]
 GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
-_FORWARD_REMEDY = "every rank must call it, one without samples with an empty tensor"
+_FORWARD_REMEDY = "every rank must call it; a rank without samples passes an empty tensor"
 _BACKWARD_REMEDY = (
-    "backward() through gather_with_grad() is a collective: every rank, also one without "
-    "samples, must call it on a loss that depends on the gathered tensor; or gather with "
-    "grad='local'"
+    "backward() through gather_with_grad() is a collective: every rank, even one without samples, "
+    "must call it on a loss that depends on the gathered tensor; or gather with grad='local'"
 )
 
 _ABSENCE = "absence"
@@ -109,9 +108,9 @@ class Ranks:
             if entry["call"] != latest:
                 self.calls[purpose] = latest
                 problem = (
-                    f"rank {rank} is in call number {entry['call']} of {purpose} and the others "
-                    f"in number {latest}, because it missed a call that failed; no data was "
-                    "exchanged:"
+                    f"rank {rank} is at call number {entry['call']} of {purpose}, but the other "
+                    f"ranks are at number {latest}, because rank {rank} missed a call that failed; "
+                    "no data was exchanged:"
                 )
                 raise mark_agreed(RunError(problem, "make the call again"))
             if failure := entry["payload"].get("failed"):
@@ -176,7 +175,7 @@ class Ranks:
         except LostContactError as error:
             self._gloo = None
             raise RunError(
-                f"{purpose}: a rank was lost, or the other ranks waited for it for more than "
+                f"{purpose}: a rank was lost, or the other ranks waited for one rank for more than "
                 f"{TRANSPORT_SECONDS:.0f} s ({first_line(error.__cause__ or error)})"
             ) from error
 
@@ -301,21 +300,21 @@ def gather_with_grad(
     collective.
 
     Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no
-    rows or needs no gradient. Double backward is not supported. Not thread-safe. For samples that a
-    sampler repeats, and for strings, see `gather_outputs`.
+    rows or needs no gradient. Double backward is not supported. The function is not thread-safe.
+    For samples that a sampler repeats, and for strings, see `gather_outputs`.
 
     Args:
-        tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and
-            the dtype must be the same on all ranks, except of a tensor of shape (0,). A scalar is a
-            row.
+        tensor: tensor of shape (n, …); n may differ between ranks and may be 0. The trailing
+            dimensions and the dtype must be the same on all ranks, except for a tensor of shape
+            (0,). A scalar counts as one row.
         group: process group; None is all ranks. Without a process group the tensor is returned
             unchanged.
-        grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered
-            tensor: ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the
+        grad: which gradient this rank's tensor gets, if each rank r has a loss L_r of the gathered
+            tensor. ``sum`` is the sum over r of dL_r/dtensor: with DDP, which averages the
             parameters' gradients over the ranks, the result is the gradient of the loss of the
-            joined batch. ``mean``: the mean over r: without DDP, the gradient that a single process
-            computes for the joined batch. ``local``: dL_r/dtensor of this rank only; the other
-            ranks' rows are constants. No communication.
+            joined batch. ``mean`` is the mean over r: without DDP, it is the gradient that a single
+            process computes for the joined batch. ``local`` is dL_r/dtensor of this rank only: the
+            rows of the other ranks are constants, and backward needs no communication.
         timeout: seconds to wait for the other ranks, in forward and in backward.
 
     Returns:
@@ -340,7 +339,7 @@ def dist_sync_fn(
     """`gather_with_grad` in the form that ``torchmetrics.Metric`` takes as ``dist_sync_fn``.
 
     With ``dist_sync_on_step=True``, ``metric(…)`` is then a differentiable loss of the joined
-    batch. Use ``functools.partial(dist_sync_fn, grad="mean")`` for another mode.
+    batch. To select another mode, pass ``functools.partial(dist_sync_fn, grad="mean")``.
 
     Args:
         tensor: one state of the metric, of any shape.
@@ -401,8 +400,8 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
         if gradients and reference["grad"] != "local" and not entry["grad_enabled"]:
             raise mark_agreed(
                 InputError(
-                    "the tensor to gather needs a gradient on other ranks but rank "
-                    f"{rank} is in torch.no_grad(): backward is a collective of all ranks"
+                    f"the tensor to gather needs a gradient on other ranks, but rank {rank} is in "
+                    "torch.no_grad(): backward is a collective that all ranks must call"
                 )
             )
         for name in ("trailing shape", "dtype", "grad"):
@@ -484,8 +483,8 @@ def assert_in_sync(
         group, timeout: see `gather_with_grad`.
 
     Raises:
-        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names
-            and the ranks.
+        fidtool.training.OutOfSyncError: on every rank, if they differ; the message names the
+            tensors and the ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
     ranks = ranks_of(group)
@@ -503,9 +502,9 @@ def assert_in_sync(
         )
         if isinstance(module, DistributedDataParallel):
             error.advise(
-                "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others "
-                "only at the start of the next forward pass in training; torch.nn.SyncBatchNorm "
-                "keeps them equal"
+                "DDP sends the buffers of rank 0, such as BatchNorm's statistics, to the other "
+                "ranks only at the start of the next forward pass in training; "
+                "torch.nn.SyncBatchNorm keeps them equal"
             )
         raise mark_agreed(error)
 
@@ -515,10 +514,10 @@ def wrap_trainable(
 ) -> nn.Module:
     """Wrap a loss in DistributedDataParallel if it has trainable parameters.
 
-    The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if
-    the loss is not wrapped, each rank trains its own replica, and the replicas diverge. Not for
-    Lightning, which wraps a loss that is a submodule of the LightningModule together with the
-    model.
+    The weights of ArcFace, CosFace or a projection head must be synchronised like the weights of
+    the model: if the loss is not wrapped, each rank trains its own replica, and the replicas
+    diverge. Lightning does not need this function: it wraps a loss that is a submodule of the
+    LightningModule together with the model.
 
     Args:
         loss: a loss module, already on its device.
@@ -526,7 +525,7 @@ def wrap_trainable(
         group: process group; None is all ranks.
 
     Returns:
-        The wrapped loss. The loss itself if it has no trainable parameters or is already wrapped,
+        The wrapped loss; the loss itself if it has no trainable parameters or is already wrapped,
         or if there is no process group.
 
     Raises:
@@ -537,9 +536,10 @@ def wrap_trainable(
         return loss
     if size := count_ungrouped_processes():
         raise InputError(
-            f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
-            "call torch.distributed.init_process_group before wrap_trainable, or their replicas "
-            "will diverge",
+            f"{type(loss).__name__} has trainable parameters, and the launcher started {size} "
+            "processes:",
+            "call torch.distributed.init_process_group before wrap_trainable, or the replicas of "
+            "the parameters will diverge",
         )
     if not _has_process_group():
         return loss

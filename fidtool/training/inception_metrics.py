@@ -112,7 +112,9 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         if feature_extractor_weights_path is not None:
             if weights is not None:
                 raise InputError(
-                    "weights and feature_extractor_weights_path are the same:", "pass one of them"
+                    "weights and feature_extractor_weights_path are two names of the same "
+                    "argument:",
+                    "pass only one of them",
                 )
             argument = "feature_extractor_weights_path"
             weights = feature_extractor_weights_path
@@ -192,14 +194,14 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             return
         remedy = f"add them with update(images, real={side == 'real'})"
         if side == "real":
-            remedy += ", which reset() discards unless reset_real_features=False"
+            remedy += " (reset() discards them unless reset_real_features=False)"
         raise TooFewImagesError(
             f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}:",
             remedy,
         )
 
     def _measure_set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
-        """Return a set as metrics need it, with statistics on rank zero. A collective."""
+        """Return a set as metrics need it, with statistics on rank 0. A collective."""
         if side == "real" and self._real is not None:
             return self._real
         images = sums.sides[side]
@@ -227,8 +229,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @property
     def real_features_num_samples(self) -> Tensor:
-        """Number of real images that were added on this rank, or while synced on all: int64 scalar
-        tensor.
+        """Number of real images that were added on this rank, or on all ranks while synced: int64
+        scalar tensor.
 
         If there are real statistics, that of their images; -1 if they do not have it.
         """
@@ -244,7 +246,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @fork_safe
     def update(self, imgs: Tensor, real: bool, index: Index | None = None) -> None:
-        """Add a batch of images. Not a collective: each rank may call it any number of times.
+        """Add a batch of images. This is not a collective: each rank may call it any number of
+        times.
 
         Args:
             imgs: tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale,
@@ -252,11 +255,11 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
                 device. The image size may differ between calls. A plain module as ``feature`` gets
                 the tensor as it is.
             real: whether the images are real (True) or generated (False).
-            index: number of each image's sample in the dataset: integers, a tensor or list of
-                shape (n,). Images of one sample count once until ``reset``: those that a rank adds
-                again, and those that several ranks have, if they are among the latest 1,024 of all
-                but one. So a sampler may repeat samples to give all ranks the same number. None
-                counts each image. See `WithIndex`.
+            index: number of each image's sample in the dataset: integers, a tensor or list of shape
+                (n,). Images of one sample count once until ``reset``: images that a rank adds
+                again, and images that several ranks have, if they are among the latest 1,024 images
+                on all of these ranks but one. So a sampler may repeat samples to give all ranks the
+                same number. None counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
@@ -280,58 +283,59 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
 
 class FrechetInceptionDistance(ImageMetric[Tensor]):
-    """FID of the images of all ranks, with the interface of torchmetrics'
+    """FID over the images of all ranks, with the interface of torchmetrics'
     ``FrechetInceptionDistance``.
 
-    The value does not depend on the number of ranks, on how the images are distributed over them,
-    or on batches: it is bit-identical on one kind of device. ``compute`` cannot hang: if some ranks
-    do not call it, the others raise an error that names them. A subclass of ``torchmetrics.Metric``
-    if torchmetrics is installed, which is optional.
+    The value does not depend on the number of ranks, on how the images are distributed over the
+    ranks, or on batches: it is bit-identical on one kind of device. ``compute`` cannot hang: if
+    some ranks do not call it, the other ranks raise an error that names them. The class is a
+    subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
 
     The accumulated statistics are part of ``state_dict`` after ``persistent(True)``, once the
-    metric has seen images. Each rank's state has only its own images: save the state of every rank,
-    or one taken within ``with metric.sync_context():``, which has those of all ranks. Loading a
-    ``state_dict`` without statistics leaves the metric unchanged, as does one of torchmetrics'
-    metric, with a warning. If it was saved between ``compute`` and ``reset``, the next ``update``
-    warns that the value would cover two evaluations.
+    metric has seen images. Each rank's state has only the images of this rank: save the state of
+    every rank, or a state taken within ``with metric.sync_context():``, which has the images of all
+    ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged; so does loading
+    the state of torchmetrics' metric, with a warning. If the state was saved between ``compute``
+    and ``reset``, the next ``update`` warns that the value would cover two evaluations.
 
-    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``,
-    because that image is missing from the statistics. If the network fails in ``update``, the
-    images of that call are not added, and the call can be repeated.
+    After a feature that is NaN, infinite or out of range, ``compute`` raises an error until
+    ``reset``, because that image is missing from the statistics. If the network fails in
+    ``update``, the images of that call are not added, and the call can be repeated.
 
-    Metrics with the same network have one copy of it, and an image that several of them get passes
-    it once.
+    Metrics with the same network share one copy of it, and an image that several of them get passes
+    through the network once.
 
     Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or
-            ``FILE.py:NAME``, also with settings, as for ``--extractor``, or a `fidtool.Network`,
-            which is copied; or a plain module, which is copied and gets the images as they are, as
-            in torchmetrics, and returns features of shape (n, D).
+        feature: 64, 192, 768 or 2048 for a layer of Inception; the name of a network or
+            ``FILE.py:NAME``, also with settings, as for ``--extractor``; a `fidtool.Network`, which
+            is copied; or a plain module, which is copied. A plain module gets the images as they
+            are, as in torchmetrics, and returns features of shape (n, D).
         reset_real_features: whether ``reset`` also discards the real images.
         normalize: whether images are floating-point in 0..1 instead of uint8.
         feature_extractor_weights_path: another name of ``weights``.
         antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and
             False is ``protocol="tensorflow"``; both truncate floats, as torchmetrics does.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``.
-        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is as
-            ``real_statistics`` were made, or as the protocol's tool does: ``floor`` for
+        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate. None does what
+            was done for ``real_statistics``, or else what the protocol's tool does: ``floor`` for
             ``torchmetrics``, ``round`` for all others.
         weights: file with the weights of Inception or of a named network; None finds or downloads
-            the published ones.
+            the published weights.
         feature_step: the features of a plain module or a `fidtool.Network` are rounded to multiples
             of 2 ** -feature_step and must stay below 2 ** (23 - feature_step); None is 18, unless
             the network states one.
         real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
-            Of several networks, those of the metric's are used.
+            If they have several networks, the statistics of the metric's network are used.
         sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers
             this rank only, ``result.scope`` says so, and a warning is issued once.
         sync_timeout: seconds that ``compute`` waits for the other ranks.
         process_group: process group; None is all ranks.
         batch_size: images per forward pass; None is the device's default.
-        name: identifies the metric on all ranks. Needed if some ranks create more metrics than
-            others; None numbers the metrics in the order in which the program creates them.
-        input_img_size, compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
-        dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
+        name: identifies the metric on all ranks. A name is needed if some ranks create more metrics
+            than others; None numbers the metrics in the order in which the program creates them.
+        input_img_size, compute_on_cpu, compute_with_cache: accepted for compatibility with
+            torchmetrics, without effect.
+        dist_sync_on_step, dist_sync_fn, distributed_available_fn: accepted only as False or None.
 
     Attributes:
         result: the `Result` of the last ``compute``; None before it.
@@ -346,7 +350,7 @@ class FrechetInceptionDistance(ImageMetric[Tensor]):
 class KernelInceptionDistance(ImageMetric[_Pair]):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
-    ``compute`` returns its mean and population standard deviation over the subsets: two float64
+    ``compute`` returns the mean and the population standard deviation over the subsets: two float64
     scalar tensors.
 
     Args:
@@ -436,15 +440,16 @@ class InceptionScore(ImageMetric[_Pair]):
     """The Inception Score of the generated images, with the interface of torchmetrics'
     ``InceptionScore``.
 
-    ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in
-    torchmetrics; that of ``fidtool compute`` is the population's. Two float64 scalar tensors.
+    ``compute`` returns the mean and the sample standard deviation over the splits (NaN for one
+    split), as in torchmetrics: two float64 scalar tensors. ``fidtool compute`` returns the
+    population standard deviation.
 
     Args:
         feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of
             any other network are taken as logits.
-        splits: number of random parts of the images to average over.
-        real_statistics: without effect, since the score uses no real images: all metrics may get
-            the same arguments.
+        splits: number of random splits of the images to average over.
+        real_statistics: without effect, because the score uses no real images; it is accepted so
+            that all metrics can get the same arguments.
         normalize, options: see `FrechetInceptionDistance`.
     """
 
@@ -468,7 +473,7 @@ class InceptionScore(ImageMetric[_Pair]):
         super().__init__(feature, True, normalize, **options)
         if self._network.choice.tuned:
             raise InputError(
-                "the Inception Score needs the classifier of Inception, which "
+                "the Inception Score needs Inception's classifier, which "
                 f"{option('feature', feature)} does not have:",
                 f"omit {option('feature')}",
                 setting="feature",
@@ -480,8 +485,8 @@ class InceptionScore(ImageMetric[_Pair]):
             self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
     def update(self, imgs: Tensor, real: bool = False, index: Index | None = None) -> None:
-        """Add generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
-        not added.
+        """Add generated images. Real images, which other metrics of a ``MetricCollection`` need,
+        are ignored.
         """
         if not parse_bool("real", real):
             super().update(imgs, False, index)

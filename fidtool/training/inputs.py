@@ -63,7 +63,7 @@ def check_images(
         )
     if images.device.type != "cpu" and images.device != device:
         raise InputError(
-            f"the images are on {images.device} and the metric is on {device}:",
+            f"the images are on {images.device}, but the metric is on {device}:",
             f"call metric.to('{images.device}')",
         )
     images = images.to(device)
@@ -72,7 +72,7 @@ def check_images(
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         hint = hint_of_videos(images.shape, "images")
         if images.ndim == 4 and images.shape[3] in (1, 3):
-            hint = "; the channels come first: images.permute(0, 3, 1, 2)"
+            hint = "; put the channels first with images.permute(0, 3, 1, 2)"
         raise InputError(
             "images must have the shape (n, 3, height, width), or (n, 1, height, width) for "
             f"grayscale, not {tuple(images.shape)}{hint}"

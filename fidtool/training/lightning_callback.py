@@ -62,7 +62,7 @@ else:
 
 
 class FIDCallback(Base):
-    """Computes the FID at the end of every k-th epoch and logs it on every rank.
+    """Compute the FID at the end of every k-th epoch and log it on every rank.
 
     The samples are split into batches, each with its own seed, before the batches are distributed
     over the ranks, so the FID is the same at any number of ranks. It is logged before
@@ -70,9 +70,9 @@ class FIDCallback(Base):
     training epoch if there is no validation. The model is in evaluation mode without gradients, and
     the random state of the training is restored afterwards.
 
-    The samples are generated with the validation's first batch, so that the place of this callback
-    among others has no effect: the weights are those that the validation has, also if a callback
-    replaces them for it.
+    The samples are generated at the first batch of the validation, so that the place of this
+    callback among other callbacks has no effect: the weights are those that the validation uses,
+    even if another callback replaces them for the validation.
 
     Args:
         generate: function ``generate(n, seed)``, or the name of such a method of the
@@ -81,27 +81,27 @@ class FIDCallback(Base):
             before each call.
         reference: folder of real images, statistics file (.npz), or `fidtool.Statistics`.
         num_samples: number of images to generate, over all ranks.
-        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint,
-            which needs the same k.
+        every_n_epochs: k. The epochs k, 2k, 3k, … are evaluated, counted from 1, as in
+            ModelCheckpoint, which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
-        name: name of the logged Fréchet distance. In the names of other values, theirs replaces the
-            word ``fid``: ``val_fid``, ``val_kid``; or is appended, if there is no such word. None
-            logs the names of the results of ``fidtool compute``, such as ``fid``, ``kid_std``, and
-            ``fid_64`` for the feature 64.
-        metrics: one or several classes of `fidtool.training`, or functions that create their
-            objects, such as ``functools.partial(KernelInceptionDistance, subset_size=500)``. They
-            share a network and the samples.
+        name: name of the logged Fréchet distance. For other values, their name replaces the word
+            ``fid`` in it, as in ``val_fid`` and ``val_kid``, or is appended if there is no such
+            word. None logs the names in the results of ``fidtool compute``, such as ``fid``,
+            ``kid_std``, and ``fid_64`` for the feature 64.
+        metrics: one or several classes of `fidtool.training`, or functions that create such
+            metrics, for example ``functools.partial(KernelInceptionDistance, subset_size=500)``.
+            The metrics share a network and the samples.
         model_weights: with Lightning's ``WeightAveraging`` or ``EMAWeightAveraging``, ``averaged``
             generates with the averaged weights, which ModelCheckpoint saves as ``state_dict``, and
-            ``raw`` with those that are trained. Without it there is no difference.
+            ``raw`` generates with the trained weights. Without such a callback, both are the same.
         feature: see `FrechetInceptionDistance`; None is the default of each metric.
         protocol, float_to_byte, weights, feature_step, sync_timeout: see
             `FrechetInceptionDistance`.
 
     Attributes:
-        frechet_distance: the last value, for any network; None before the first evaluation, or if
-            it is not among the metrics.
+        frechet_distance: the last Fréchet distance, for any network; None before the first
+            evaluation, or if it is not among the metrics.
 
     Raises:
         fidtool.InputError: if a setting is out of range.
@@ -132,7 +132,8 @@ class FIDCallback(Base):
         StatisticsSettings(float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
         if weights in get_args(ModelWeights):
             raise InputError(
-                f"weights is a file of the network that measures, not {weights!r}:",
+                "weights must be a file for the network that computes the features, not "
+                f"{weights!r}:",
                 f"pass model_weights={weights!r} for the model's weights",
                 setting="weights",
             )
@@ -196,8 +197,8 @@ class FIDCallback(Base):
         """Prepare the reference statistics."""
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
             raise InputError(
-                f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's "
-                "generate"
+                f"{type(pl_module).__name__} has no method {self.generate!r}, which FIDCallback "
+                "needs as generate"
             )
         averaging = find_averaging_callback(trainer.callbacks)
         if averaging is not None:

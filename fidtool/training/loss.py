@@ -38,24 +38,25 @@ class FrechetLoss(nn.Module):
     covariance S, the centred features Xc, and sigma = L Lᵀ. The trace of the matrix square root is
     a nuclear norm (see `fidtool.frechet_distance`). Its gradient is the polar factor U Vᵀ of Xc L,
     which has spectral norm 1 even for close, equal or zero singular values, so the gradient cannot
-    blow up. Computed in float64, also under autocast. If a feature is not finite, the loss and its
-    gradient are NaN, so that a gradient scaler skips the step.
+    blow up. The loss is computed in float64, also under autocast. If a feature is not finite, the
+    loss and its gradient are NaN, so that a gradient scaler skips the step.
 
-    With several ranks the batch is that of all ranks (`gather_with_grad`), and forward and backward
-    are collectives.
+    With several ranks, the batch consists of the batches of all ranks (`gather_with_grad`), and
+    forward and backward are collectives.
 
     Args:
         real: statistics of the real images, or a statistics file (.npz), from the extractor that
             computes the features.
-        queue: number of features of earlier batches, detached, to include in training mode. With 0
-            the distance is that of the batch only, which is biased upwards for small batches.
+        queue: number of feature vectors from earlier batches, detached, to include in training
+            mode. With 0, the distance is computed from the batch only, and is biased upwards for
+            small batches.
         projection: a linear map, trainable or not, that is applied to the features and the real
             statistics. If it is trainable, wrap the loss with `wrap_trainable`.
         group, grad, timeout: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
 
     Raises:
-        fidtool.InputError: if the file does not exist or has no statistics, or the projection does
-            not match them.
+        fidtool.InputError: if the file does not exist or has no statistics, or if the projection
+            does not match the statistics.
     """
 
     queue: Tensor
@@ -78,8 +79,8 @@ class FrechetLoss(nn.Module):
         linear = isinstance(projection, nn.Linear) and projection.in_features == dims
         if projection is not None and not linear:
             raise InputError(
-                f"projection must be a torch.nn.Linear of the {dims} features of the statistics, "
-                f"not {projection}:",
+                f"projection must be a torch.nn.Linear with {dims} input features, as many as the "
+                f"statistics have, not {projection}:",
                 "put any other head into the extractor, and compute the statistics with it",
             )
         self.projection = projection
@@ -106,8 +107,8 @@ class FrechetLoss(nn.Module):
             float32 scalar tensor (float64 for float64 features), the same on every rank.
 
         Raises:
-            fidtool.InputError: if the shape or dtype is wrong, or there are fewer than two features
-                in total.
+            fidtool.InputError: if the shape or dtype is wrong, or if there are fewer than two
+                feature vectors in total.
             See also `gather_with_grad`.
         """
         if features.shape[1:] != self._mu.shape or not features.is_floating_point():
@@ -126,7 +127,9 @@ class FrechetLoss(nn.Module):
                 queued = int(self.queued)  # waits for the device
             x = torch.cat([joined.to(self._mu.dtype), self.queue[:queued].to(self._mu.dtype)])
             if len(x) < 2:
-                raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(x)}")
+                raise TooFewImagesError(
+                    f"FrechetLoss needs at least two feature vectors, not {len(x)}"
+                )
             distance = self._distance(x)
         if queueing:
             self._enqueue(joined, queued)

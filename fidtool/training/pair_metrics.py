@@ -160,9 +160,9 @@ class PairValues(SampleRows):
             yield ResultWarning(
                 "",
                 f"{len(wrong)} of {len(self._sample)} sampled preds fit the target of another pair "
-                "better than their own: the two are probably in different orders, and the value "
-                "is then meaningless. Take both from the same batch, and gather both from the "
-                "ranks in the same way",
+                "better than their own: preds and target are probably in different orders, which "
+                "makes the value meaningless. Take both from the same batch, and gather both from "
+                "the ranks in the same way",
             )
         unnumbered = [rows[rows["sample"] == UNKNOWN] for rows in self.parts]
         shared, names = count_shared(unnumbered, ranks)
@@ -170,7 +170,7 @@ class PairValues(SampleRows):
             yield ResultWarning(
                 "",
                 f"{shared} of {self.count} pairs are on more than one rank ({names}) and count "
-                f"again. Probably {PADDED}",
+                f"more than once. Probably {PADDED}",
             )
 
     def join(self, other: PairValues) -> None:
@@ -234,8 +234,8 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
 
     @fork_safe
     def update(self, preds: Tensor, target: Tensor, index: Index | None = None) -> None:
-        """Add a batch of pairs. Not a collective: each rank may call it any number of times, also
-        never.
+        """Add a batch of pairs. This is not a collective: each rank may call it any number of
+        times, or never.
 
         Args:
             preds: the generated images or reconstructions, a tensor of shape (n, 3, height, width),
@@ -248,8 +248,8 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
                 counts each pair. See `WithIndex`.
 
         Raises:
-            fidtool.InputError: if shape, dtype, range, device or index is wrong, or the images are
-                too small.
+            fidtool.InputError: if the shape, dtype, range, device or index is wrong, or if the
+                images are too small.
             fidtool.RunError: if a value is not finite.
         """
         self._refuse_while_synced("update()")
@@ -271,7 +271,8 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
 
     def compute(self) -> Tensor:
-        """Return the mean of all ranks' pairs. A collective, unless ``sync_on_compute`` is False.
+        """Return the mean over the pairs of all ranks. A collective, unless ``sync_on_compute`` is
+        False.
 
         Returns:
             A float64 scalar tensor on the metric's device, the same on every rank.
@@ -307,23 +308,25 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
 class PeakSignalNoiseRatio(ReconstructionMetric):
     """PSNR of pairs of images in dB, with the interface of torchmetrics' ``PeakSignalNoiseRatio``.
 
-    The value is the mean over the pairs of 10 log10(1 / MSE), with values in 0..1, as papers on
-    reconstructions report it, and has the same bits as that of ``fidtool compute`` and at any
-    number of ranks, however the pairs are distributed and batched. torchmetrics' pools the squared
-    error over all images instead, which is lower. Identical images count as 100 dB.
+    The value is the mean over the pairs of 10 log10(1 / MSE), with pixel values in 0..1, as papers
+    on reconstructions report it. It has the same bits as the value of ``fidtool compute``, and at
+    any number of ranks, however the pairs are distributed and batched. torchmetrics' metric pools
+    the squared error over all images instead, which gives a lower value. Identical images count as
+    100 dB.
 
-    ``compute`` cannot hang: if some ranks do not call it, the others raise an error that names
-    them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional. The
-    images have no gradient: use torchmetrics' functions for a loss. The values of the pairs are
-    part of ``state_dict`` after ``persistent(True)``, as are the statistics of
+    ``compute`` cannot hang: if some ranks do not call it, the other ranks raise an error that names
+    them. The class is a subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is
+    optional. The images get no gradient: use torchmetrics' functions for a loss. The values of the
+    pairs are part of ``state_dict`` after ``persistent(True)``, as are the statistics of
     `FrechetInceptionDistance`.
 
     Args:
         data_range: 1 is ``normalize=True``, and 255 is ``normalize=False``, as in torchmetrics.
         normalize: whether images are floating-point in 0..1 instead of uint8.
         sync_on_compute, sync_timeout, process_group, name: see `FrechetInceptionDistance`.
-        compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
-        dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
+        compute_on_cpu, compute_with_cache: accepted for compatibility with torchmetrics, without
+            effect.
+        dist_sync_on_step, dist_sync_fn, distributed_available_fn: accepted only as False or None.
 
     Attributes:
         result: the `Result` of the last ``compute``, with ``psnr`` and ``psnr_std``, the sample
@@ -341,9 +344,9 @@ class StructuralSimilarityIndexMeasure(ReconstructionMetric):
     """SSIM (Wang et al. 2004) of pairs of images, with the interface of torchmetrics' metric of
     this name.
 
-    The mean over the pairs, in -1..1, with torchmetrics' default window, gaussian of 11 pixels; in
-    float64. Images have at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the
-    arguments see `PeakSignalNoiseRatio`.
+    The value is the mean over the pairs, in -1..1, with torchmetrics' default window (gaussian, 11
+    pixels), computed in float64. Images must have at least 6x6 pixels. The values are ``ssim`` and
+    ``ssim_std``. For the arguments, see `PeakSignalNoiseRatio`.
     """
 
     _metric = SSIM()
@@ -354,9 +357,9 @@ class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
     """MS-SSIM (Wang et al. 2003) of pairs of images, with the interface of torchmetrics' metric of
     this name.
 
-    The mean over the pairs, in 0..1, of five scales with torchmetrics' default weights; in float64.
-    Images have at least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the
-    arguments see `PeakSignalNoiseRatio`.
+    The value is the mean over the pairs, in 0..1, from five scales with torchmetrics' default
+    weights, computed in float64. Images must have at least 176x176 pixels. The values are
+    ``ms_ssim`` and ``ms_ssim_std``. For the arguments, see `PeakSignalNoiseRatio`.
     """
 
     _metric = MultiScaleSSIM()
@@ -367,12 +370,14 @@ class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
     """LPIPS 0.1 (Zhang et al. 2018) of pairs of images, with the interface of torchmetrics' metric
     of this name.
 
-    The mean over the pairs, by the package lpips (``pip install 'fidtool[lpips]'``). Its network is
-    neither in the parameters nor in the state_dict. Values are ``lpips`` and ``lpips_std``.
+    The value is the mean over the pairs, computed by the package lpips (``pip install
+    'fidtool[lpips]'``). The network is neither in the parameters nor in the state_dict. The values
+    are ``lpips`` and ``lpips_std``.
 
     Args:
         net_type: ``alex`` or ``vgg``.
-        normalize: whether images are floating-point in 0..1 instead of uint8; never in -1..1.
+        normalize: whether images are floating-point in 0..1 instead of uint8. Images in -1..1 are
+            not accepted.
         weights: file with the weights of torchvision's alexnet or vgg16; None finds or downloads
             IMAGENET1K_V1.
         options: see `PeakSignalNoiseRatio`.

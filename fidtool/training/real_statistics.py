@@ -36,7 +36,8 @@ def load_real_set(
     stated = statistics.whole(path).definition
     if own.dims and statistics.dims != own.dims:
         raise InputError(
-            f"{path} has features of {statistics.dims} dimensions, but the metric's have {own.dims}"
+            f"{path} has features of {statistics.dims} dimensions, but the features of this metric "
+            f"have {own.dims}"
         )
     if stated is not None:
         # The length that a plain module returns is not known yet.
@@ -54,9 +55,9 @@ def load_real_set(
         if layer := network.choice.dims:
             remedy = (
                 "write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, "
-                f"D={layer}"
+                f"where D is {layer}"
             )
-        raise InputError(f"{path} has no features of each image, which this metric needs:", remedy)
+        raise InputError(f"{path} has no per-image features, which this metric needs:", remedy)
     return MeasuredSet(path, statistics, {FEATURES: statistics.features})
 
 
@@ -73,7 +74,10 @@ def warn_of_mismatch(
             real.path, real.statistics.layers[FEATURES], network.choice.extractor
         )
     if stated not in (None, rounding):
-        text = f"{real.path} was made with float_to_byte={stated!r}, and this metric has another"
+        text = (
+            f"{real.path} was computed with float_to_byte={stated!r}, but this metric uses "
+            f"{rounding!r}"
+        )
         doubts.append(ResultWarning("", text))
     for doubt in doubts:
         warn_program(str(doubt))

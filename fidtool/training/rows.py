@@ -29,7 +29,7 @@ UNKNOWN = -1
 PADDED = (
     "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which "
     "Lightning inserts, or accelerate's even_batches): pass the numbers of the samples to "
-    "update(…, index=), and each counts once"
+    "update(…, index=), and each sample counts once"
 )
 LEFT_OUT = "left_out"
 
@@ -138,16 +138,17 @@ class SampleRows:
         if again := count_readded(self.seen):
             yield ResultWarning(
                 "",
-                f"{again} {self.noun} that were added after a checkpoint was loaded are in it too "
-                f"and count twice: {self.reset} after loading it, or omit persistent(True)",
+                f"{again} {self.noun} that were added after loading a checkpoint are in the "
+                f"checkpoint too and count twice: {self.reset} after loading it, or omit "
+                "persistent(True)",
             )
         if self.left_out:
             yield ResultWarning(
                 "",
-                f"{self.left_out} {self.noun} were left out, because other ones have the same "
-                f"index: {self.reset} before the next epoch and after loading a checkpoint, and "
-                "give each sample of all ranks and data sets a number of its own (if a sampler "
-                "repeated samples whose images are random, none is missing)",
+                f"{self.left_out} {self.noun} were left out, because others have the same index: "
+                f"{self.reset} before the next epoch and after loading a checkpoint, and give each "
+                "sample of all ranks and datasets its own number (if a sampler repeated samples "
+                "whose images are random, none is missing)",
             )
 
     # Checkpoints.

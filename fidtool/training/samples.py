@@ -34,11 +34,11 @@ _ENCODE = (
 
 
 class WithIndex(Dataset[tuple[int, Sample]]):
-    """A dataset that returns the number of each sample with it: ``(i, dataset[i])``.
+    """Dataset that returns each sample together with its number: ``(i, dataset[i])``.
 
-    A `DataLoader` then yields ``index, batch``, with ``index`` an int64 tensor of shape (n,). Pass
-    it to ``update`` of the metrics, or to `gather_outputs`, and samples that a sampler repeats
-    count once.
+    A `DataLoader` then yields ``index, batch``, where ``index`` is an int64 tensor of shape (n,).
+    Pass it to ``update`` of the metrics, or to `gather_outputs`, so that samples that a sampler
+    repeats count once.
 
     Args:
         dataset: a dataset with ``__getitem__`` and ``__len__``.
@@ -80,7 +80,7 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
         raise InputError(
-            f"index must be the number of each sample in the dataset, not {numbers.min()}",
+            f"index must be the number of each sample in the dataset, from 0, not {numbers.min()}",
             setting="index",
         )
     return numbers
@@ -96,32 +96,33 @@ def gather_outputs(
     """Return the outputs for all samples on every rank, each sample once, in the order of
     ``index``. A collective.
 
-    The result is what a single process would have: for example the predictions and labels of a
+    The result is what a single process would have, for example the predictions and labels of a
     whole validation set, from which any metric can be computed. Ranks may have unequal numbers of
-    samples, or none, and several ranks the same sample, as with a sampler that pads: then the
-    output of the first rank is returned.
+    samples, or none. If several ranks have the same sample, as with a sampler that pads, the output
+    of the first of these ranks is returned.
 
     Args:
-        outputs: each of them a tensor of shape (n, …) on any device; a list of such tensors, one
-            per batch; or a list of n strings or n integers, which need not be equally long. n and
-            the trailing dimensions as for `gather_with_grad`. A rank without samples passes an
-            empty tensor, or an empty list, for which it gets tensors on the CPU.
-        index: number of each sample in the dataset, from 0: an integer tensor of shape (n,), a
-            list of integers, or a list of such tensors, one per batch. See `WithIndex`.
+        outputs: each is a tensor of shape (n, …) on any device; a list of such tensors, one per
+            batch; or a list of n strings, of any length, or of n integers. For n and the trailing
+            dimensions, see `gather_with_grad`. A rank without samples passes an empty tensor, or an
+            empty list, for which it gets tensors on the CPU.
+        index: number of each sample in the dataset, from 0: an integer tensor of shape (n,), a list
+            of integers, or a list of such tensors, one per batch. See `WithIndex`.
         group, grad, timeout: see `gather_with_grad`. Tensors keep their graph.
 
     Returns:
         The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of
             different samples.
 
-    A warning is issued on the first rank if other samples have the same number, so that some are
-    missing. It is if the outputs of more than half of the samples differ, or of some all outputs,
-    among which are labels; in one process if any differ. Random outputs of a repeated sample
-    differ, too.
+    A warning is issued on the first rank if different samples seem to have the same number, so that
+    some samples are missing. With several ranks, it is issued if the outputs of more than half of
+    the samples differ, or if all outputs of some samples differ and labels are among the outputs.
+    In one process, it is issued if any outputs differ. Random outputs of a repeated sample differ
+    as well.
 
     Raises:
-        fidtool.InputError: if an output has another length than ``index``, or has elements of
-            another type.
+        fidtool.InputError: if an output has another length than ``index``, or elements of another
+            type.
         fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
     """
     ranks = ranks_of(group)
@@ -132,7 +133,7 @@ def gather_outputs(
         }
         kinds = [_check_elements(part, len(numbers), name) for name, part in parts.items()]
     payloads = ranks.exchange(
-        _PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too"
+        _PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, even one without samples"
     )
     kinds_by_output = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
@@ -184,8 +185,8 @@ def _warn_of_other_samples(
         most_in_all = max(3, ranks)
     if differ_in_some > most_in_some or (differ_in_all > most_in_all and not floats_only):
         warn_program(
-            f"{differ_in_some} of {count} samples were left out, because other ones have the same "
-            "index: give each sample of all ranks and datasets a number of its own (if a sampler "
+            f"{differ_in_some} of {count} samples were left out, because others have the same "
+            "index: give each sample of all ranks and datasets its own number (if a sampler "
             "repeated samples whose outputs are random, none is missing)"
         )
 
@@ -214,7 +215,7 @@ def _check_elements(output: Output, count: int, name: str) -> str:
     empty list.
     """
     if len(output) != count:
-        raise InputError(f"{name} has {len(output)} elements, and index has {count}")
+        raise InputError(f"{name} has {len(output)} elements, but index has {count}")
     if isinstance(output, torch.Tensor):
         return "tensor"
     types = {type(value) for value in output}

@@ -31,12 +31,12 @@ _REMEDY = (
 class Result:
     """Result of a metric's ``compute``.
 
-    ``values`` are those of the metric by the names that they have in the results of ``fidtool
+    ``values`` holds the metric's values by the names that they have in the results of ``fidtool
     compute``, such as ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and
     ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use
     real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is
-    False. ``warnings`` are those of the value, the same on every rank that it covers; rank zero
-    also issues them.
+    False. ``warnings`` holds the warnings about the value, the same on every rank that the value
+    covers; rank 0 also issues them.
     """
 
     values: Mapping[str, float]
@@ -210,7 +210,7 @@ class MetricState(Generic[Rows]):
                     rows.absorb(totals, restored=True)
                 except ValueError as error:
                     raise InputError(
-                        f"the statistics to add are not those of this metric: {error}"
+                        f"the statistics to add do not belong to this metric: {error}"
                     ) from None
         if not own:
             text = (
@@ -252,7 +252,9 @@ def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:
             if name == "definition":
                 differences += Definition.from_json(mine).differences(Definition.from_json(theirs))
             elif mine != theirs:
-                differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
+                differences.append(
+                    f"{name}: {mine or 'the default'} against {theirs or 'the default'}"
+                )
         if differences:
             problem = f"{first_owner} and {owner} differ ({', '.join(differences)}):"
             raise mark_agreed(InputError(problem, "make them with the same arguments"))

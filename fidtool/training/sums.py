@@ -54,7 +54,7 @@ def check_lengths(lengths: Iterable[int]) -> None:
     if len(known) > 1:
         raise InputError(
             f"features of different lengths, {' and '.join(map(str, known))}, cannot be added up:",
-            "the network must return as many for each image on every rank",
+            "the network must return equally many features for each image on every rank",
         )
 
 
@@ -243,10 +243,10 @@ class ImageSums(SampleRows):
         if twice := len(known) - len(np.unique(known)):
             yield ResultWarning(
                 "",
-                f"{twice} of {self.count} {self.noun} count again, because several ranks or "
-                f"merged metrics have the same samples, more than {HELD_ROWS} before their last: "
-                f"give each its own, or {self.reset} before the next epoch, whose shuffled "
-                "samples are on other ranks",
+                f"{twice} of {self.count} {self.noun} count more than once, because several ranks "
+                f"or merged metrics have the same samples, more than {HELD_ROWS} images before "
+                f"their last: give each of them its own samples, or {self.reset} before the next "
+                "epoch, in which shuffled samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
         # Real images of known samples are equal in the dataset.

@@ -70,7 +70,7 @@ class PlainMetric(nn.Module):
         """For ``super().reset()``."""
 
     def _plot(self, value: Any, ax: Any) -> Any:
-        raise InputError("plot() is torchmetrics':", "pip install 'torchmetrics[visual]'")
+        raise InputError("plot() needs torchmetrics:", "pip install 'torchmetrics[visual]'")
 
     def clone(self) -> PlainMetric:
         return copy.deepcopy(self)
@@ -155,7 +155,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """
 
     def compute(self) -> Values:
-        """Return one value, two, or a dictionary, see the class. A collective, unless
+        """Return one value, two values, or a dictionary, see the class. A collective, unless
         ``sync_on_compute`` is False.
 
         Returns:
@@ -193,8 +193,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return [sums for sums in (self._sums, self._own) if sums is not None]
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns
-        figure and axes.
+        """Plot ``val``, or what ``compute`` returns (without the deviation), as in torchmetrics.
+        Returns the figure and the axes.
         """
         values = self.compute() if val is None else val
         if isinstance(values, tuple):
@@ -224,15 +224,17 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
+        """Same as ``update``. No value is returned, because the value of a single batch is
+        meaningless.
+        """
         self.update(*args, **kwargs)
 
     @fork_safe
     def merge_state(self, incoming_state: object) -> None:
-        """Add what another metric has accumulated to this one's.
+        """Add what another metric has accumulated to this metric.
 
         Raises:
-            fidtool.InputError: if it is not a metric of this class, or its settings differ.
+            fidtool.InputError: if it is not a metric of this class, or if its settings differ.
         """
         self._refuse_while_synced("merge_state()")
         if (
@@ -265,8 +267,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         should_sync: bool = True,
         distributed_available: object = None,
     ) -> None:
-        """Replace this rank's images by those of all ranks until ``unsync``. A collective like
-        ``compute``.
+        """Replace the images of this rank by the images of all ranks until ``unsync``. A collective
+        like ``compute``.
 
         Does nothing if ``should_sync`` is False. The other arguments are torchmetrics' and ignored.
         """
@@ -296,8 +298,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         should_unsync: bool = True,
         distributed_available: object = None,
     ) -> Iterator[None]:
-        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has all
-        ranks' images.
+        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has the
+        images of all ranks.
         """
         self.sync(should_sync=should_sync)
         try:
@@ -319,20 +321,21 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             sums = self._sums
             result = self._measure_or_nan(sums, World(Launch()))
         scope = "this process"
+        subject = f"this {self._title.removeprefix('the ')}"
         warnings = [*sums.warnings(ranks.ranks)]
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             scope = f"rank {ranks.rank} of {ranks.size} alone"
             number = format_count(
                 sums.evaluated_rows.count, sums.evaluated_rows.noun.removesuffix("s")
             )
-            text = f"sync_on_compute is False: this {self._title} covers {scope} ({number})"
+            text = f"sync_on_compute is False: {subject} covers {scope} ({number})"
             warnings.append(ResultWarning("", text))
         elif ranks.size > 1:
             scope = f"all {ranks.size} ranks"
         elif size := count_ungrouped_processes():
             scope = f"one process of {size} alone"
             remedy = "call torch.distributed.init_process_group before compute()"
-            warnings.append(ResultWarning("", f"this {self._title} covers {scope}: {remedy}"))
+            warnings.append(ResultWarning("", f"{subject} covers {scope}: {remedy}"))
         warnings += [warning.shown() for warning in result.warnings]
         if covered.group_rank == 0:
             self._warn(*warnings)
@@ -382,11 +385,11 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return self
 
     def persistent(self, mode: bool = False) -> None:
-        """Set whether the accumulated statistics are part of ``state_dict``. As in torchmetrics,
-        they usually are not.
+        """Set whether the accumulated statistics are part of ``state_dict``. As in torchmetrics, by
+        default they are not.
 
-        A program that resumes within an evaluation needs them; one that loads them after an
-        evaluation calls ``reset``.
+        A program that resumes within an evaluation needs them. A program that loads them after an
+        evaluation must call ``reset``.
         """
         self._saved = mode
 
@@ -415,7 +418,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             elif self._state_names.match(short):
                 state[short] = state_dict.pop(name)
         if theirs:
-            text = "the checkpoint's metric is torchmetrics': its network and images are not used"
+            text = (
+                "the checkpoint comes from a metric of torchmetrics: its network and images are "
+                "not used"
+            )
             self._warn(ResultWarning("", text))
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics

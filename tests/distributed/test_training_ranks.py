@@ -164,7 +164,7 @@ def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Pat
     assert alone == "17 ()"
     for text, last in ((of_two, 1), (of_three, 2)):
         words = (
-            f"2 of 18 pairs are on more than one rank (ranks 0, {last}) and count again. Probably "
+            f"2 of 18 pairs are on more than one rank (ranks 0, {last}) and count more than once. Probably "
             "a sampler"
         )
         assert text.startswith(f'18 ("{words}'), text

@@ -149,7 +149,7 @@ def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path
         ("prdc", "has 40: pass a smaller --nearest-k", ("--metrics", "all", "--nearest-k", 41)),
         (
             "fid-infinity",
-            "FID-infinity needs at least 5014 images in a set, and",
+            "FID-infinity needs at least 5014 images in a set, but",
             ("--metrics", "all,fid-infinity"),
         ),
     ):
@@ -192,5 +192,5 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
     said = [*map(str, found.results[0].warnings)]
     assert any(
-        "(only 4 images): KID draws subsets of that size instead of 1000" in line for line in said
+        "(only 4 images): KID draws subsets of 4 images instead of 1000" in line for line in said
     )

@@ -75,7 +75,7 @@ CHANNELS_LAST = "x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
             "x.mean((2, 3))[:, :1].repeat(1, 2_000_000)",
             ["features of 2000000 dimensions need 6 matrices of 32000.0 GB"],
         ),
-        (CHANNELS_LAST, ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"]),
+        (CHANNELS_LAST, ["(1, 5, 5, 9)", "channels first", "(1, D, h, w)"]),
         ("(x.mean((2, 3)) + 2.0) * 1e-30", ["scale the features in the network"]),
         ("(x.mean((2, 3)) + 2.0) * 5e37", ["scale the features in the network"]),
     ],

@@ -36,7 +36,7 @@ REFUSALS = {
     "a line break in the name": (["real", "no\nwhere"], ["no where"]),
     "a device that does not exist": (
         ["real", "fake", "--device", "gpu"],
-        ["--device gpu is not a name", "use cpu"],
+        ["--device gpu is not the name", "use cpu"],
     ),
     "a GPU that is not there": (
         ["real", "fake", "--device", "cuda:99"],
@@ -135,7 +135,9 @@ def test_a_failure_keeps_an_earlier_result(
         outcome = here("compute", *arguments, *SMALL, *outputs, "--quiet")
         assert (outcome.status, outcome.stdout) == (2, "")
         assert problem in outcome.error
-        lines = [f"{name} keeps its earlier content: this run has no values" for name in kept]
+        lines = [
+            f"{name} keeps its earlier content, because this run has no values" for name in kept
+        ]
         assert outcome.stderr.splitlines()[:-1] == lines
 
     def interrupt(*_: object) -> None:

@@ -395,7 +395,7 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "fake",
             ["--per-class", "--per-folder"],
-            "--per-folder divides the images otherwise: omit --per-class",
+            "--per-folder cannot be combined with --per-class: omit one of them",
         ),
         ("bare.npz", ["--per-class"], "bare.npz has none"),
         ("fake", ["--labels", "gone.csv"], "gone.csv cannot be read"),

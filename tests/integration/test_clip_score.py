@@ -197,7 +197,10 @@ def test_captions_that_are_cut_are_counted(
     table = write_table(place / "long.csv", long)
     found = here(*run, "--captions", table)
     assert found.metrics[CUT] == 2
-    assert "2 of 9 captions have more than CLIP's 12 tokens, and are cut" in found.stderr
+    assert (
+        "2 of 9 captions have more than the 12 tokens that CLIP reads, and are truncated"
+        in found.stderr
+    )
 
 
 def test_the_extractor_is_shared_if_it_is_the_same_network(
@@ -277,7 +280,7 @@ REFUSED = [
     ),
     (
         ("--captions", "captions.csv", "--metrics", "fid"),
-        ["--captions is for the CLIP score", "add clip-score to"],
+        ["--captions applies to the CLIP score", "add clip-score to"],
     ),
 ]
 

@@ -19,7 +19,7 @@ from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
 FLAGS = ("--extractor", COLOURS, "--no-cache", "--json")
-REASON = "precision and recall use 5 neighbours of each image, and few has 3"
+REASON = "precision and recall use 5 neighbours of each image, but few has 3"
 
 
 @pytest.fixture

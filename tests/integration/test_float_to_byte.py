@@ -184,7 +184,7 @@ def test_statistics_of_floats_decide(
         " ".join([*map(str, evaluation.results[0].warnings), *map(str, evaluation.run.warnings)]),
     )
     with pytest.warns(
-        fidtool.FidtoolWarning, match="round.npz was made with float_to_byte='round'"
+        fidtool.FidtoolWarning, match="round.npz was computed with float_to_byte='round'"
     ):
         metric = FrechetInceptionDistance(
             TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor"
@@ -192,7 +192,7 @@ def test_statistics_of_floats_decide(
     metric.update(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), real=False)
     metric.compute()
     assert any(
-        "round.npz was made with float_to_byte='round'" in str(line)
+        "round.npz was computed with float_to_byte='round'" in str(line)
         for line in metric.result.warnings
     )
 
@@ -208,8 +208,8 @@ def test_checkpoints_of_the_metric_have_the_rounding() -> None:
         metric.persistent(True)
     rounding.load_state_dict(usual.state_dict())
     for one, other, differ in (
-        (truncating, usual, "floor against as usual"),
-        (usual, truncating, "as usual against floor"),
+        (truncating, usual, "floor against the default"),
+        (usual, truncating, "the default against floor"),
     ):
         with pytest.raises(
             fidtool.InputError,

@@ -172,7 +172,7 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
     assert value() == (expected[""], 0, None)
     assert value("--crop-fake", "EDM:48") == (expected["edm"], 0, "edm:48")
     assert value("--crop", "adm:48", "--crop-fake", "adm:48")[1] == COUNT  # REAL's crop is its own
-    assert "photos (framed by adm:32)" in here("cache").stdout
+    assert "photos (cropped by adm:32)" in here("cache").stdout
 
 
 def test_statistics_file_remembers(here: Run, place: Path) -> None:

@@ -554,4 +554,4 @@ def test_small_classes_are_left_out_of_the_mean(
     assert not any("too few images for some" in each["message"] for each in result["warnings"])
     refused = here(*arguments[:3], "--extractor", TINY, "--min-class", 9)
     assert refused.status == 2
-    assert "--min-class is about the values of classes, which are not requested" in refused.error
+    assert "--min-class applies to the values of classes, which are not requested" in refused.error

@@ -65,7 +65,7 @@ def test_parts_of_a_size_are_in_stored_order(
     here: Run, few: tuple[Path, Path], classifier: None, tmp_path: Path
 ) -> None:
     """From images and from a statistics file; ``--seed`` does not matter."""
-    arguments = ["--metrics", "is", "--is-part-size", 3, "--json"]
+    arguments = ["--metrics", "is", "--is-split-size", 3, "--json"]
     found = here("compute", *few, *arguments)
     scores = []
     for number, part in enumerate(("012", "345")):
@@ -88,13 +88,13 @@ def test_parts_of_a_size_need_the_stored_order(
     kept = here("stats", few[1], "-o", "fake.npz", "--metrics", "is")
     assert kept.status == 0
     fidtool.write_statistics("old.npz", replace(read_statistics(tmp_path / "fake.npz"), order=None))
-    refused = here("compute", few[0], "old.npz", "--metrics", "is", "--is-part-size", 3)
+    refused = here("compute", few[0], "old.npz", "--metrics", "is", "--is-split-size", 3)
     assert refused.status == 2
     assert "old.npz does not have the stored order of its images" in refused.error
-    both = here("compute", *few, "--metrics", "is", "--is-part-size", 3, "--is-splits", 2)
+    both = here("compute", *few, "--metrics", "is", "--is-split-size", 3, "--is-splits", 2)
     assert (
         both.error
-        == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
+        == "error: --is-split-size and --is-splits both divide a set into splits: set one of them"
     )
 
 
@@ -103,7 +103,16 @@ def test_features_of_another_tool(here: Run, classifier: None, tmp_path: Path) -
     for seed, name in enumerate(("real", "fake")):
         rows = np.random.RandomState(seed).rand(9, 2048).astype(np.float32)
         np.savez(tmp_path / f"{name}.npz", pool_3=rows, logits=rows[:, :8])
-    line = ["compute", "real.npz", "fake.npz", "--metrics", "fid,is", "--is-part-size", 4, "--json"]
+    line = [
+        "compute",
+        "real.npz",
+        "fake.npz",
+        "--metrics",
+        "fid,is",
+        "--is-split-size",
+        4,
+        "--json",
+    ]
     assert "pass --protocol NAME if they are Inception's" in here(*line).error
     found = here(*line, "--protocol", "tensorflow")
     weight = torch.load(weights.converted_path(), weights_only=True)["state"]["fc.weight"].numpy()
@@ -130,7 +139,7 @@ def test_weights_without_a_classifier_are_named(
     assert offline is not None
     named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
     assert "default_1.pt has no classifier" in named.error
-    assert "which only the official file has" in named.error
+    assert "only the official file has it" in named.error
     for settings, text in (
         ({}, "no Inception weights with the classifier"),
         ({"weights": offline}, "default_1.pt has no"),
@@ -187,7 +196,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     assert list(found.json["results"][0]["metrics"]) == ["fid"]
     failed = f"the download from a mirror failed ({shorten('offline' + ', and on' * 40, 200)})"
     reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
-    file = "fetch the file elsewhere and pass it with --cmmd-extractor clip@weights=..."
+    file = "download the file on another machine and pass it with --cmmd-extractor clip@weights=..."
     ways = f"{file}, or set A_VARIABLE"
     assert found.not_computed == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]

@@ -79,13 +79,13 @@ def test_duplicates_that_leave_no_room_for_precision_are_reported(
     )
     (line,) = messages(here(*command, "--nearest-k", 1).json["results"][0])
     assert line.startswith(
-        f"Precision, density and coverage: the radius of 4 of {COUNT + 2} images of {real} is 0"
+        f"Precision, density and coverage: 4 of {COUNT + 2} images of {real} have a radius of 0"
     )
     assert line.endswith(
-        "no image can be within it; remove duplicates, or pass a larger --nearest-k"
+        "no image can be within that radius; remove the duplicates, or pass a larger --nearest-k"
     )
     (line,) = messages(here(*command, "--nearest-k", 1, "--ties", "inclusive").json["results"][0])
-    assert "only images with the same features can be within it" in line
+    assert "only images with the same features can be within that radius" in line
     assert messages(here(*command, "--nearest-k", 2).json["results"][0]) == []
 
 
@@ -125,7 +125,7 @@ def test_new_metrics_are_recorded_and_refused(
     for name, title in (("vendi", "Vendi"), ("authpct", "AuthPct diagnostic")):
         refused = here("compute", sets[0], one, "--extractor", TINY, "--metrics", name)
         assert refused.status == 2
-        words = f"{title} needs at least 2 images in a set, and {one} has 1: omit '{name}' from --metrics"
+        words = f"{title} needs at least 2 images in a set, but {one} has 1: omit '{name}' from --metrics"
         assert words in refused.error
 
 
@@ -140,7 +140,7 @@ def test_inception_score_needs_inception_features(here: Run, sets: tuple[Path, P
     refused = here("compute", "real.npz", "fake.npz", "--metrics", "is")
     assert refused.status == 2
     assert (
-        "the Inception Score needs Inception's 2048 features, not the 16 of tiny_network.py"
+        "the Inception Score needs Inception's 2048 features, not 16 features of tiny_network.py"
         in refused.error
     )
 
@@ -208,6 +208,7 @@ def test_fid_infinity_refuses_too_many_dimensions() -> None:
     metric = package.FIDInfinity()
     metric.check(MetricFacts("mine.py:network", dims=4999))
     with pytest.raises(
-        package.InputError, match=r"subsets of 5000 images.* 5000 dimensions: use a smaller network"
+        package.InputError,
+        match=r"subsets of 5000 images.* 5000 dimensions: use a network with fewer dimensions",
     ):
         metric.check(MetricFacts("mine.py:network", dims=5000))

@@ -309,8 +309,8 @@ def test_a_metric_may_use_its_own_network(
         "compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets
     )
     words = (
-        "apart has another network for the layer 'embedding' than another metric or --extractor: "
-        "choose another"
+        "apart uses another network for the layer 'embedding' than another metric or --extractor "
+        "does: choose another"
     )
     assert refused.status == 2
     assert words in refused.error
@@ -374,7 +374,7 @@ def test_a_metric_may_use_its_own_network(
         (
             ["--metric-option", "sliced.seed=3"],
             2,
-            "is an object in the file of the metric, see `fidtool guide metrics`",
+            "use an object in the metric's file (see `fidtool guide custom-metrics`)",
         ),
         (
             ["--metrics", "faults.py:Faulty,faults.py:Same"],
@@ -389,17 +389,17 @@ def test_a_metric_may_use_its_own_network(
         (
             ["--metrics", "faults.py:Bare"],
             2,
-            "Bare must be a dataclass that has a name and its numbers: ",
+            "Bare must be a dataclass with a name and with numbers: ",
         ),
         (
             ["--metrics", "faults.py:Nameless"],
             2,
-            "Nameless must be a dataclass that has a name and its numbers: ",
+            "Nameless must be a dataclass with a name and with numbers: ",
         ),
         (
             ["--metrics", "faults.py:Numberless"],
             2,
-            "Numberless must be a dataclass that has a name and its numbers: ",
+            "Numberless must be a dataclass with a name and with numbers: ",
         ),
         (
             ["--metrics", "faults.py:Nowhere"],

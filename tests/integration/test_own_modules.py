@@ -317,12 +317,12 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     antialiased = FrechetInceptionDistance(value, antialias=True)
     alike = FrechetInceptionDistance(value, protocol="torchmetrics", float_to_byte="floor")
     assert antialiased.reference_digest == alike.reference_digest
-    with pytest.raises(fidtool.InputError, match="needs the classifier of Inception"):
+    with pytest.raises(fidtool.InputError, match="needs Inception's classifier"):
         InceptionScore(value)
     refused = here(*run, "--weights", "tuned.pth")
-    assert f"pass --extractor {value} if its weights are meant to be others" in refused.error
+    assert f"pass --extractor {value} if you want to use other weights" in refused.error
     assert (
-        "not those of inception@weights"
+        "not the features of inception@weights"
         in here(*run, "--extractor", value, "--metrics", "is").error
     )
     assert "published weights" in here(*run, "--extractor", f"inception@weights={ORIGINAL}").error
@@ -334,11 +334,13 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     published = dict(load_weights(None, lambda line: None).state)
     torch.save({f"net.{name}": tensor for name, tensor in published.items()}, "anew.pth")
     anew = here(*run, "--extractor", "inception,inception@weights=anew.pth").error
-    assert "pass --weights anew.pth beside --extractor inception, or beside inception,..." in anew
+    assert (
+        "pass --weights anew.pth together with --extractor inception, or with inception,..." in anew
+    )
     both = {f"{part}.{name}": tensor for part in ("model", "ema") for name, tensor in state.items()}
     torch.save(both, "both.pth")
     several = here(*run, "--extractor", "inception@weights=both.pth").error
-    assert "several networks, model.* and ema.*: save one of them alone" in several
+    assert "several networks, model.* and ema.*: save only one of them" in several
     state["fc.weight"] = torch.zeros(5, 2048)
     torch.save(state, "five.pth")
     five = here(*run, "--num", 2, "--extractor", "inception@weights=five.pth", "--json")
@@ -348,4 +350,6 @@ def test_inception_with_other_weights_is_a_network_of_its_own(
     state["Conv2d_1a_3x3.conv.weight"] = torch.zeros(32, 1, 3, 3)
     torch.save(state, "other.pth")
     unfit = here(*run, "--extractor", "inception@weights=other.pth").error
-    assert f"without {name}; with Conv2d_1a_3x3.conv.weight [32, 1, 3, 3] instead of" in unfit
+    assert (
+        f"missing: {name}; wrong shape: Conv2d_1a_3x3.conv.weight [32, 1, 3, 3] instead of" in unfit
+    )

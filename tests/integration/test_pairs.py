@@ -146,7 +146,7 @@ def test_several_reconstructions_share_the_originals(
         assert own == pytest.approx(expected(sets[0], fake), rel=1e-12)
     assert found.json["run"]["images_computed"] == 27
     assert any(
-        "9 pairs of (almost) identical images, whose PSNR counts as 100 dB" in line
+        "the PSNR of 9 pairs of (almost) identical images counts as 100 dB" in line
         for line in found.stderr.splitlines()
     )
 
@@ -306,7 +306,7 @@ def test_lossless_reconstructions_are_no_copies(
         Image.open(tmp_path / "real" / f"{file.stem}.jpg").save(tmp_path / "recon" / file.name)
     found = here("compute", "real", "recon", "--metrics", "psnr", "--json").json["results"][0]
     assert messages(found) == [
-        "recon: 12 pairs of (almost) identical images, whose PSNR counts as 100 dB",
+        "recon: the PSNR of 12 pairs of (almost) identical images counts as 100 dB",
         "recon: 12 of 12 images are pixel-identical to their partners in REAL: their "
         "reconstruction is lossless, or they are copies",
     ]
@@ -426,7 +426,7 @@ def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["MS-SSIM"]
     refused = here("compute", *sets, "--metrics", "psnr,ms-ssim")
     words = (
-        ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit 'ms-ssim' "
+        ".png: MS-SSIM needs images of at least 176×176 pixels, but one has 40×30: omit 'ms-ssim' "
         "from --metrics"
     )
     assert words in refused.error
@@ -484,7 +484,7 @@ def test_a_border_that_leaves_nothing_is_refused(here: Run, sets: tuple[Path, Pa
     assert here(*run, "--psnr-border", 14).status == 0
     refused = here(*run, "--psnr-border", 15)
     words = (
-        ".png: PSNR (border 15) needs images of at least 31×31 pixels, and one has 40×30: lower "
+        ".png: PSNR (border 15) needs images of at least 31×31 pixels, but one has 40×30: lower "
     )
     words += "--psnr-border, or omit 'psnr' from --metrics"
     assert (refused.status, words in refused.error) == (2, True)
@@ -503,7 +503,7 @@ def test_identical_pairs_have_100_db_on_y(here: Run, sets: tuple[Path, Path]) ->
         "PSNR (Y, border 4): 100.00 ± 0.00",
         "SSIM (Y, border 4): 1.0000 ± 0.0000",
     ]
-    assert "9 pairs of (almost) identical images, whose PSNR counts as 100 dB" in found.stderr
+    assert "the PSNR of 9 pairs of (almost) identical images counts as 100 dB" in found.stderr
 
 
 def test_requirements_of_super_resolution(here: Run, sets: tuple[Path, Path]) -> None:
@@ -596,7 +596,7 @@ def resized(real: Path, recon: Path) -> None:
             ["recon (four.png) and 1 image of", "real (004.png): rename them, or see --pairs HOW"],
         ),
         (twice, ["004.bmp and 004.png of", "would have the same partner"]),
-        (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, and one has 5×9"]),
+        (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, but one has 5×9"]),
         (unreadable, ["cannot decode", "real/004.png"]),
         (
             resized,
@@ -622,10 +622,10 @@ def test_what_is_no_pair_is_refused(
             ["--pairs", "names", "--metrics", "psnr"],
             "--pairs names must be name, position, number, sorted or suffix:",
         ),
-        (["--pairs", "name"], "--pairs is for metrics of pairs, and none is requested"),
+        (["--pairs", "name"], "--pairs applies to metrics of pairs, and none is requested"),
         (
             ["--pairs-output", "x.csv"],
-            "--pairs-output is for metrics of pairs, and none is requested",
+            "--pairs-output writes the values of single images or pairs, which no requested metric has",
         ),
         (["--pairs-output", "x.txt", "--metrics", "psnr"], "the name must end in .csv"),
         (["--metrics", "psnr", "--on-error", "skip"], "--on-error skip would leave images of"),

@@ -196,7 +196,14 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "whole.npz",
             *OF_EACH,
         ): "adding new images, computing a part and adding networks cannot be combined",
-        ("stats", fake, "--part", "1/2", "--layout", "adm"): "omit --part and --since",
+        (
+            "stats",
+            fake,
+            "--part",
+            "1/2",
+            "--layout",
+            "adm",
+        ): "--layout cannot be combined with --part or --since",
     }
     for arguments, message in refused.items():
         done = here(*arguments, "-o", "x.npz")

@@ -84,7 +84,7 @@ def test_list_and_details(here: Run) -> None:
     of_dit, _, of_var = " ".join(shown.stdout.split()).partition(" var: ")
     for words, crop in ((of_dit, "adm"), (of_var, "var")):
         for word in (
-            "--is-part-size",
+            "--is-split-size",
             "--nearest-k 3",
             "--ties inclusive",
             f"--crop {crop}:SIZE",

@@ -200,7 +200,7 @@ def test_a_baseline_needs_error_bars_today(here: Run, days: Path) -> None:
     outcome = here("compute", "real", "fake", *FLAGS[:2], "--fail-worse-than", "monday.json")
     assert (outcome.status, outcome.error) == (
         2,
-        "error: --fail-worse-than compares error bars: add --uncertainty",
+        "error: --fail-worse-than compares error bars, which are not requested: add --uncertainty",
     )
 
 
@@ -325,7 +325,7 @@ def test_the_page_of_a_result(here: Run, days: Path, sets: tuple[Path, ...]) -> 
     assert here("report", "fid.json", "-o", "gone.html").status == 0
     gone = (days / "gone.html").read_text()
     assert gone.count('src="data:image/') < first.count('src="data:image/')
-    assert "without the images of a page" in here("report", "monday.json").stderr
+    assert "lists no images for the page" in here("report", "monday.json").stderr
     assert "must end in .html" in here("report", "fid.json", "-o", "page.pdf").error
     if os.path.exists("/dev/full"):
         (days / "full.html").symlink_to("/dev/full")

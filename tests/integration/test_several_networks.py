@@ -290,7 +290,7 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
     ("value", "words"),
     [
         ("inception,inception", "--extractor has inception twice"),
-        (f"{TINY},{TINY}", "twice, or another network whose values have this name: name each"),
+        (f"{TINY},{TINY}", "twice, or two networks whose values would have this name: name each"),
         ("inception,dinov2@step=x", "--extractor: step=x must be an integer"),
         ("inception@weights=", "--extractor: weights= has no value"),
         ("inception@weights=tuned.pth,dims=64", "inception@weights=tuned.pth has 2048 features"),
@@ -300,7 +300,7 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         ),
         (
             f"inception,{TINY}@weights=w",
-            f"--extractor {TINY}@weights=... is for Inception and published networks",
+            f"--extractor {TINY}@weights=... applies to Inception and published networks only",
         ),
         (
             "inception,dinov2@weights=none.pth",
@@ -311,7 +311,7 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         ("inception,nothing", "unknown extractor 'nothing'"),
         (
             "inception,dinov2@foo=3",
-            "--extractor: 'foo' in dinov2@foo=3 is none of weights, size, step",
+            "--extractor: 'foo' in dinov2@foo=3 is not a setting of a network; choose from weights, size, step",
         ),
         ("", "unknown extractor ''"),
         (f"inception,{COLOURS}@dims=64", "@dims=... selects a layer of Inception"),
@@ -452,7 +452,9 @@ def test_names_of_values_are_unique(
         (tmp_path / name).write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     same = here("compute", *sets, "--extractor", "tn.py:network,tn_py:network")
-    assert "has tn_py:network twice, or another network whose values have this name" in same.error
+    assert (
+        "has tn_py:network twice, or two networks whose values would have this name" in same.error
+    )
     own = [
         fidtool.Network(torch.nn.Sequential(torch.nn.Conv2d(3, width, 5)), input_size=8)
         for width in (4, 6)

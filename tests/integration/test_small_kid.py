@@ -38,7 +38,7 @@ def test_subsets_have_the_size_of_the_smallest_set(
     assert sizes == [COUNT, 17]
     for each, count in (sets[0], COUNT), (third, 17):
         assert (
-            f"{each} (only {count} images): KID draws subsets of that size instead of 1000\n"
+            f"{each} (only {count} images): KID draws subsets of {count} images instead of 1000\n"
             in found.stderr
         )
     explicit = here("compute", *sets, third, *KID, "--kid-subset-size", 17)
@@ -46,7 +46,7 @@ def test_subsets_have_the_size_of_the_smallest_set(
     assert values[0][:2] == values[1]
     assert "instead of" not in explicit.stderr
     assert (
-        "(only 17 images): KID draws subsets of that size instead of 20"
+        "(only 17 images): KID draws subsets of 17 images instead of 20"
         in here("compute", *sets, third, *KID, "--kid-subset-size", 20).stderr
     )
 
@@ -133,6 +133,6 @@ def test_iterables_are_compared_with_their_own_sizes(
     found = fidtool.compute(sets[0], [some(20), some(10)], **kid)  # type: ignore[arg-type]
     assert [each.value("kid_subset_size") for each in found.results] == [20, 10]
     with pytest.raises(
-        fidtool.InputError, match=r"KID needs at least 2 images in a set, and .* has 1"
+        fidtool.InputError, match=r"KID needs at least 2 images in a set, but .* has 1"
     ):
         fidtool.compute(sets[0], [some(20), some(1)], **kid)  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def test_a_file_of_another_kind_is_not_overwritten(
     ):
         (tmp_path / name).write_text(content)
         refused = here("compute", *sets, *FLAGS, "-o", name)
-        what = "JSON" if name == "data.json" else "a table of fidtool"
+        what = "JSON" if name == "data.json" else "a table written by fidtool"
         assert (refused.status, refused.stdout) == (2, "")
         assert (
             refused.error

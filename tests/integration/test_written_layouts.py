@@ -123,13 +123,13 @@ def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--images", 3], "only files with --layout adm have --images"),
-        (["--layout", "edm", "--images", 3], "only files with --layout adm have --images"),
+        (["--images", 3], "--images applies to --layout adm only"),
+        (["--layout", "edm", "--images", 3], "--images applies to --layout adm only"),
         (["--layout", "adm", "--images", 7], "--images asks for 7 images but real has 6"),
         (["--layout", "adm", "--images", 0], "--images asks for 0 images but real has 6"),
         (
             ["--layout", "adm", "--protocol", "clean"],
-            "--layout adm is for Inception's 2048 dimensions and the protocol tensorflow: omit "
+            "--layout adm needs Inception's 2048 dimensions and the protocol tensorflow: omit "
             "--protocol",
         ),
         (["--layout", "clean-fid", "--preset", "adm"], "and the protocol clean: omit --preset"),

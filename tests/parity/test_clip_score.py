@@ -144,7 +144,10 @@ def test_long_captions_are_cut_as_openai_does(place: Path) -> None:
         warnings.simplefilter("always")
         singles = of_images(computed(captions))
     said = [f"{each.message}" for each in caught]
-    assert "fake: 2 of 70 captions have more than CLIP's 12 tokens, and are cut" in said
+    assert (
+        "fake: 2 of 70 captions have more than the 12 tokens that CLIP reads, and are truncated"
+        in said
+    )
     # Scores of random networks are about 80, so that 1e-4 is 1e-6 of them.
     np.testing.assert_allclose(
         singles[-3:],

@@ -129,7 +129,7 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
         (
             "clip:xlm-roberta-base-ViT-B-32",
             None,
-            ["text network or a tokenizer of another project"],
+            ["text network or a tokenizer from another project"],
         ),
     ],
 )
@@ -199,7 +199,7 @@ def saved_script(module: torch.nn.Module, file: Path) -> None:
 
 def test_a_program_for_weights_is_not_loaded(here: Run, place: Path) -> None:
     saved_script(Writes(place / "written"), place / "program.pt")
-    problem = "program.pt is a TorchScript program, which can run code, and not OpenAI's file"
+    problem = "program.pt is a TorchScript program, which can run code, and is not OpenAI's file"
     refused_extractor(here, "clip:fidtool-tiny", "program.pt", [problem])
     assert not (place / "written").exists()
 

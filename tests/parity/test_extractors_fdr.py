@@ -260,8 +260,8 @@ def test_the_map_is_not_normalised(narrow: None) -> None:
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [
-        ("fdr:", None, ["needs the name of a model, as in fdr:convnext"]),
-        ("fdr", None, ["needs the name of a model, as in fdr:convnext"]),
+        ("fdr:", None, ["needs the name of a model, such as fdr:convnext"]),
+        ("fdr", None, ["needs the name of a model, such as fdr:convnext"]),
         (
             "fdr:dinov3",
             None,

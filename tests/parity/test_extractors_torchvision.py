@@ -113,7 +113,7 @@ def test_the_name_of_its_network_says_what_to_do(
 ) -> None:
     """Earlier versions took it, and a function of that name in the package is no network."""
     outcome = here("compute", "real", "fake", "--metrics", "fid,cmmd", flag, spec)
-    remedy = "write a file that loads it (FILE.py:NAME), as `fidtool guide networks` shows"
+    remedy = "write a file that loads it (FILE.py:NAME), as `fidtool guide custom-networks` shows"
     assert (outcome.status, outcome.stdout) == (2, "")
     assert outcome.error == f"error: {flag} {spec} is not a network: {remedy}"
 

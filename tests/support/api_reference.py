@@ -403,7 +403,9 @@ def undescribed(group: Group) -> Iterator[str]:
         text = Docstring(thing.__doc__ or "")
         listed = [*text.entries("Args"), *text.entries("Attributes"), *_settings(thing)]
         known = {each for names in listed for each in names.split(", ")}
-        if (inspect.isclass(thing) and not group.created) or "arguments see" in thing.__doc__:
+        if (inspect.isclass(thing) and not group.created) or re.search(
+            r"arguments,\s+see", thing.__doc__
+        ):
             continue
         for parameter in _parameters(thing):
             if parameter.name not in known and f"``{parameter.name}``" not in text.text:

@@ -19,7 +19,7 @@ from fidtool.statistics.set_statistics import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, mixture, normal
 
-SETTINGS = Settings(**apply_preset({"preset": "adm", "is_part_size": 100}))
+SETTINGS = Settings(**apply_preset({"preset": "adm", "is_split_size": 100}))
 """With smaller parts, of which the last is shorter."""
 COUNT, DIMS, SPATIAL_DIMS, CLASSES = 330, 24, 17, 10
 WEIGHT = normal(CLASSES, DIMS, 9)
@@ -90,14 +90,14 @@ def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
     )
     short, line = warnings
     assert short.startswith(
-        "set: the last part of the Inception Score has 30 of the 330 images and the others 100 each"
+        "set: the last split of the Inception Score has 30 of the 330 images, and the other splits have 100 each"
     )
     assert line.startswith(
-        f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception"
+        f"set: splits of 100 images in stored order have {found['is_order']:.2f} times the Inception"
     )
     assert (
         "or pass splits of InceptionScore(...), which divides them at random, instead of "
-        "part_size of" in render(line)
+        "split_size of" in render(line)
     )
     assert (
         computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"]
@@ -121,9 +121,10 @@ def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(
         np.float32
     )
     warnings: list[str] = []
-    settings = Settings(**apply_preset({"preset": "adm", "is_part_size": part}))
+    settings = Settings(**apply_preset({"preset": "adm", "is_split_size": part}))
     computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
     found = [
-        line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings
+        line.startswith(f"set: splits of {part} images in stored order have 0.")
+        for line in warnings
     ]
     assert found == [True] * bool(ranks)

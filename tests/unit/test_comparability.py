@@ -24,7 +24,7 @@ from support.documents import checked
 from support.report_samples import bare, known_of
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
-ADM_PARTS = {"part_size": 5000, "bias": False}
+ADM_PARTS = {"split_size": 5000, "bias": False}
 YES = dict.fromkeys(
     (
         *("images of FAKE", "images of REAL", "images of REAL for precision and recall"),
@@ -126,7 +126,7 @@ OF_RFID = {**NOT_PUBLISHED, "images of REAL for precision and recall": None}
 CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
     "as published": (result(), {}),
     **{
-        f"parts with {order} times the score of random parts": (
+        f"splits with {order} times the score of random splits": (
             result(
                 settings={"prdc": {"nearest_k": 3, "ties": "inclusive"}, "is": ADM_PARTS},
                 order=order,

@@ -492,6 +492,7 @@ def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:
 
 def test_settings_that_contradict() -> None:
     with pytest.raises(
-        InputError, match="fail_worse_than compares error bars: add uncertainty=True"
+        InputError,
+        match="fail_worse_than compares error bars, which are not requested: add uncertainty=True",
     ):
         Settings(fail_worse_than="b.json")

@@ -59,7 +59,7 @@ def test_all_metrics() -> None:
     assert chosen[1].metric == kid
     assert {each.spec for each in chosen if not each.optional} == {"kid", "fid"}
     with pytest.raises(
-        InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"
+        InputError, match=r"all is not a single metric; it selects each of fid, kid, is"
     ):
         find_metric("all")
 
@@ -167,12 +167,12 @@ def test_unknown_protocols() -> None:
     ("typed", "message"),
     [
         ("dino", r"did you mean dinov2, dinov3\?"),
-        ("timm", r"extractor='timm' needs the name of a model, as in timm:resnet50"),
+        ("timm", r"extractor='timm' needs the name of a model, such as timm:resnet50"),
         (
             "torchvision:resnet50",
             r"extractor='torchvision:resnet50' is not a network: write a file that loads it",
         ),
-        ("clip:", "needs the name of a model, as in clip:ViT-L-14-336-quickgelu"),
+        ("clip:", "needs the name of a model, such as clip:ViT-L-14-336-quickgelu"),
         (
             "nothing-like-it",
             "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME",

@@ -70,7 +70,7 @@ def saved(file: Path, **arrays: Any) -> Path:
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "no Apple GPU": (
         fidtool.InputError,
-        "no such device on this machine",
+        "this machine has no such device",
         lambda at: choose_device("mps", Launch()),
     ),
     "a fraction of an image": (
@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),  # type: ignore[arg-type]
     "sFID of few dimensions": (
         fidtool.InputError,
-        "sFID needs Inception up to Mixed_6d",
+        "sFID uses Inception's layer Mixed_6d",
         lambda at: Settings(metrics="sfid", dims=64),
     ),
     "weights of a custom network": (

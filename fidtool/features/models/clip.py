@@ -81,7 +81,7 @@ def _check_model(choice: NetworkChoice) -> None:
     if "hf_model_name" in text or (choice.protocol and "hf_tokenizer_name" in text):
         raise choice.refused(
             "extractor",
-            f"clip:{name} would download a text network or a tokenizer of another project:",
+            f"clip:{name} would download a text network or a tokenizer from another project:",
             "choose a different model",
         )
 
@@ -155,7 +155,9 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
     bicubic = trained.get("interpolation", "bicubic") in ("", "bicubic")
     if not bicubic or trained.get("resize_mode") == "squash":
         raise InputError(
-            f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP"
+            f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP, "
+            "which fidtool does not support:",
+            "choose other weights",
         )
     return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
@@ -177,8 +179,8 @@ def _read_openai(file: Path, choice: NetworkChoice) -> StateDict | None:
         if f"/{sha256_of(handle)}/" not in address:
             raise choice.refused(
                 "weights",
-                f"the weights file {file} is a TorchScript program, which can run code, and not "
-                f"OpenAI's file of {choice.full}:",
+                f"the weights file {file} is a TorchScript program, which can run code, and is not "
+                f"OpenAI's file for {choice.full}:",
                 "if you trust it, save its state_dict with torch.save and pass that file",
             )
     state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]

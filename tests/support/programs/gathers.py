@@ -133,7 +133,7 @@ def check_recovery(own: torch.Tensor) -> None:
         fidtool.RunError,
         lambda: gather_with_grad(own),
         "call number",
-        "it missed a call that failed",
+        " missed a call that failed",
     )
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
@@ -207,7 +207,7 @@ def check_outputs(rank: int) -> None:
     refused(
         failed,
         lambda: gather_outputs(one, index=[0] * (1 + (rank == 1))),
-        "has 1 elements, and index has 2",
+        "has 1 elements, but index has 2",
     )
     mixed = torch.ones(1) if rank == 3 else ["one"]
     refused(

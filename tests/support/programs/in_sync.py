@@ -82,7 +82,7 @@ def check_differences(rank: int) -> None:
     if rank:
         refused(AbsentRanksError, lambda: assert_in_sync(Module(), timeout=3.0))
     dist.barrier()
-    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 is in call number")
+    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 is at call number")
     assert_in_sync(Module())
 
 

@@ -300,7 +300,7 @@ def disagreement() -> None:
         texts = ("timed out after 3 s waiting for rank 1 of", "sync_on_compute=False", "== 0")
         refused(AbsentRanksError, absent.compute, *texts)
     dist.barrier()
-    refused(fidtool.RunError, absent.compute, "call number 1 of", "the others in number 2")
+    refused(fidtool.RunError, absent.compute, "call number 1 of", "the other ranks are at number 2")
     assert float(absent.compute()) > 0, "the call after a refusal succeeds"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         texts = ("different calls", "every rank must make the same calls", "pass name=")

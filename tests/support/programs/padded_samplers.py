@@ -134,9 +134,7 @@ def check_shares() -> None:
         metric.compute()
         assert metric.result is not None
         for kind in kinds:
-            expected = (
-                f"{12 * (size - 1)} {kind} were left out, because other ones have the same index"
-            )
+            expected = f"{12 * (size - 1)} {kind} were left out, because others have the same index"
             assert any(line.text.startswith(expected) for line in metric.result.warnings), (
                 metric.result.warnings
             )

@@ -26,7 +26,7 @@ def main(recover: bool) -> None:
         refused(AbsentRanksError, metric.compute, "waiting for rank 1")
     if recover:
         dist.barrier()
-        refused(fidtool.RunError, metric.compute, "it missed a call")
+        refused(fidtool.RunError, metric.compute, "rank 1 missed a call")
         metric.compute()
         if os.environ["RANK"] == "0":
             raise SystemExit("another failure")

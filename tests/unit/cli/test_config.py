@@ -81,7 +81,7 @@ REFUSED = {
     "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a "
     "fidtool.Network, a torch.nn.Module or a list",
     'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 "
-    "is none of name",
+    "is not a setting of a network; choose from name",
 }
 
 
@@ -102,8 +102,8 @@ def test_a_mistake_is_named_with_its_key_and_file(written: Callable[..., Run], t
         ("metrics = 3", "--metrics must be a string or a list of metrics, not 3"),
         ("device = 3", "--device must be a string"),
         ('crop = "adm"', "--crop must be a crop"),
-        ("value_range = [1, 0]", "--value-range must be two numbers"),
-        ('metrics = "kid"\nuncertainty = true', "--uncertainty is about the metric fid"),
+        ("value_range = [1, 0]", "--value-range must be two increasing numbers"),
+        ('metrics = "kid"\nuncertainty = true', "--uncertainty applies to the metric fid"),
         ('metrics = "kid"\nfail_above = 3', "--fail-above limits none of the requested metrics"),
     ],
 )
@@ -177,10 +177,10 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     assert recorded()["preset"] == "adm"
     assert "sfid" in recorded()["metrics"], "the preset's"
     assert recorded()["is_splits"] == 3
-    assert "is_part_size" not in recorded(), "the preset's other way to divide a set"
+    assert "is_split_size" not in recorded(), "the preset's other way to divide a set"
     flagged = recorded("--protocol", "tensorflow", "--num", 6)
     assert (flagged["protocol"], flagged["num"]) == ("tensorflow", 6)
-    assert recorded("--is-part-size", 7)["is_part_size"] == 7
+    assert recorded("--is-split-size", 7)["is_split_size"] == 7
     assert "metrics" not in recorded("--metrics", "fid"), (
         "no need for the metric of a setting in the file"
     )
@@ -348,7 +348,7 @@ def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").symlink_to("nowhere")
     error = (
         "pyproject.toml cannot be read: No such file or directory; pass `--config /dev/null` to "
-        "read none"
+        "read no file"
     )
     assert here("compute", "real", "fake").error == f"error: {error}"
     assert "cannot be read" not in here("compute", "real", "fake", "--config", os.devnull).error
@@ -378,9 +378,7 @@ def test_python_3_10_needs_tomli_only_for_a_file_with_settings(
 ) -> None:
     monkeypatch.setattr(config, "find_spec", lambda name: None)
     assert dumped(written("", section='[project]\nname = "fidtool-user"')) == []
-    needed = (
-        "pyproject.toml needs the package tomli, which Python has since 3.11: pip install tomli"
-    )
+    needed = "pyproject.toml needs Python 3.11 or the package tomli: pip install tomli"
     assert written("num = 3")("check", "nowhere").error == f"error: {needed}"
 
 

@@ -14,52 +14,53 @@ from fidtool.cli import hints
 from support.command_line import Run
 from support.inside import COMMANDS
 
-COMPARED = "; to compare two sets write `fidtool compute REAL FAKE` (see"
+COMPARED = "; to compare two sets, write `fidtool compute REAL FAKE` (see"
 HINTS = {
     "real fake": f"no command 'real'{COMPARED}",
     "real/ fake/ --device cuda:0": f"no command 'real/'{COMPARED}",
     "--dims=64 real fake": f"No such option '--dims'{COMPARED}",
     "https://host/a.npz fake -h": f"no command 'https://host/a.npz'{COMPARED}",
-    "--json -q compute real fake --num 3": "No such option '--json'; options follow the command "
+    "--json -q compute real fake --num 3": "No such option '--json'; put options after the command "
     "(see",
-    "--json metrics": "No such option '--json'; options follow the command (see",
-    "evaluate real/ fake/": "no command 'evaluate': in fidtool evaluate is `fidtool compute REAL "
-    "FAKE` (see",
-    "calc --images=fake --ref=gone.npz --num=5 --batch 64": "'calc': in fidtool calc is `fidtool "
-    "compute REAL FAKE --protocol edm`, --images is FAKE, --ref is REAL, --batch is --batch-size "
-    "(see",
-    "calculate_metrics.py ref": "in fidtool calculate_metrics.py is `fidtool compute REAL FAKE "
-    "--protocol edm` (see",
-    "calc_metrics --network=a.pkl": "in fidtool calc_metrics is `fidtool compute REAL FAKE "
-    "--protocol stylegan` (see",
-    "ref --dest=a.npz": "in fidtool ref is `fidtool stats REAL --protocol edm --output "
-    "FILE.npz`, --dest is --output",
-    "torchrun --nproc_per_node=8 fid.py": "is `torchrun --nproc-per-node=8 -m fidtool compute "
-    "REAL FAKE`",
-    "--fid --input1 fake --input2 real": "No such option '--fid': in fidtool --fid is --metrics "
-    "fid, --input1 is FAKE",
-    "--device cpu --fid real fake": "No such option '--device': in fidtool --fid is --metrics "
-    "fid (see",
-    "real fake -n 3": "no command 'real': in fidtool -n is --num (see",
-    "--save-stats real a.npz": "in fidtool --save-stats is `fidtool stats REAL --output FILE.npz`",
-    "fid real fake": "in fidtool fid is `fidtool compute REAL FAKE --metrics fid`",
-    "compute real fake --metric fid,kid": "No such option '--metric': in fidtool --metric is "
-    "--metrics (see",
-    "stats real --batch 4 --images 9": "No such option '--batch': in fidtool --batch is "
-    "--batch-size (see",
-    "compute gone fake --batch 4": "No such option '--batch': in fidtool --batch is --batch-size "
-    "(see",
-    "compute --real_path real --fake-dir fake": "--real_path is REAL (see `fidtool compute",
-    "compute real fake --gpu 0": "No such option '--gpu': in fidtool --gpu is --device cuda:0 (see",
+    "--json metrics": "No such option '--json'; put options after the command (see",
+    "evaluate real/ fake/": "no command 'evaluate': in fidtool, use `fidtool compute REAL FAKE` "
+    "instead of evaluate (see",
+    "calc --images=fake --ref=gone.npz --num=5 --batch 64": "'calc': in fidtool, use "
+    "`fidtool compute REAL FAKE --protocol edm` instead of calc, FAKE instead of --images, REAL "
+    "instead of --ref, --batch-size instead of --batch (see",
+    "calculate_metrics.py ref": "in fidtool, use `fidtool compute REAL FAKE --protocol edm` "
+    "instead of calculate_metrics.py (see",
+    "calc_metrics --network=a.pkl": "in fidtool, use `fidtool compute REAL FAKE --protocol "
+    "stylegan` instead of calc_metrics (see",
+    "ref --dest=a.npz": "in fidtool, use `fidtool stats REAL --protocol edm --output "
+    "FILE.npz` instead of ref, --output instead of --dest",
+    "torchrun --nproc_per_node=8 fid.py": "use `torchrun --nproc-per-node=8 -m fidtool "
+    "compute REAL FAKE` instead of torchrun",
+    "--fid --input1 fake --input2 real": "No such option '--fid': in fidtool, use --metrics fid "
+    "instead of --fid, FAKE instead of --input1",
+    "--device cpu --fid real fake": "No such option '--device': in fidtool, use --metrics "
+    "fid instead of --fid (see",
+    "real fake -n 3": "no command 'real': in fidtool, use --num instead of -n (see",
+    "--save-stats real a.npz": "in fidtool, use `fidtool stats REAL --output FILE.npz` "
+    "instead of --save-stats",
+    "fid real fake": "in fidtool, use `fidtool compute REAL FAKE --metrics fid` instead of fid",
+    "compute real fake --metric fid,kid": "No such option '--metric': in fidtool, use "
+    "--metrics instead of --metric (see",
+    "stats real --batch 4 --images 9": "No such option '--batch': in fidtool, use "
+    "--batch-size instead of --batch (see",
+    "compute gone fake --batch 4": "No such option '--batch': in fidtool, use --batch-size instead of "
+    "--batch (see",
+    "compute --real_path real --fake-dir fake": "use REAL instead of --real_path (see `fidtool compute",
+    "compute real fake --gpu 0": "No such option '--gpu': in fidtool, use --device cuda:0 instead of --gpu (see",
     "compute real fake --nums 3 --gpu 0": "No such option '--nums'; did you mean --num? (see",
     "html a.json": "`fidtool compute REAL FAKE --report FILE.html`, or `fidtool report "
     "RESULT.json` for a saved result",
-    "version": "no command 'version': in fidtool version is `fidtool --version`",
-    "--install-completion": '--install-completion is `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in ~/.bashrc',
-    "real fakke": "no command 'real'; to compare two sets write `fidtool compute REAL FAKE` (see",
-    "--device cpu real": "No such option '--device'; to compare two sets write `fidtool compute "
+    "version": "no command 'version': in fidtool, use `fidtool --version` instead of version",
+    "--install-completion": 'use `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in ~/.bashrc instead of --install-completion',
+    "real fakke": "no command 'real'; to compare two sets, write `fidtool compute REAL FAKE` (see",
+    "--device cpu real": "No such option '--device'; to compare two sets, write `fidtool compute "
     "REAL FAKE` (see",
-    "real fake --foo": "no command 'real'; to compare two sets",
+    "real fake --foo": "no command 'real'; to compare two sets,",
     "computee real fake": "no command 'computee'; did you mean compute? (see",
     "stat real": "did you mean stats?",
     "reff": "did you mean refs?",
@@ -88,9 +89,9 @@ HINTS = {
     "history s.npz mine.py": "Got unexpected extra argument (mine.py): write `fidtool table "
     "s.npz mine.py` (see",
     "history s.npz gone": "Got unexpected extra argument (gone) (see",
-    "compute real fake --fp16": "No such option '--fp16': in fidtool --fp16 is --precision fp16 "
-    "(see",
-    "compute real fake --half": "in fidtool --half is --precision fp16 (see",
+    "compute real fake --fp16": "No such option '--fp16': in fidtool, use --precision fp16 "
+    "instead of --fp16 (see",
+    "compute real fake --half": "in fidtool, use --precision fp16 instead of --half (see",
     "compute real fake --no-diagnose": "No such option '--no-diagnose'; did you mean "
     "--no-diagnosis? (see",
 }
@@ -103,7 +104,7 @@ SPACES = {
     "compute --metrics fid, kid real fake": "unknown metric ''; choose from fid, kid",
     "stats real -o a.npz --metrics fid kid": "extra argument (kid): separate metrics by commas, "
     "`--metrics fid,kid`",
-    "compute real fake --value-range 0 1": "must be two numbers that rise from black to white, "
+    "compute real fake --value-range 0 1": "must be two increasing numbers, the values of black and white, "
     "such as 0,1",
     "check --value-range=-1 1 real": "Got unexpected extra argument (real)",
 }

@@ -43,12 +43,12 @@ def test_parts_of_a_size_follow_the_stored_order() -> None:
     """
     features, weight = certain([4, 0, 0, 3, 2, 0, 1])
     order = np.array([6, 0, 1, 5, 4, 2, 3])
-    mean, *_ = inception_score(features, weight, part_size=3, order=order)
+    mean, *_ = inception_score(features, weight, split_size=3, order=order)
     assert mean == pytest.approx((1 + 3 + 1) / 3, rel=1e-12)
-    assert inception_score(features, weight, part_size=7)[0] == pytest.approx(
+    assert inception_score(features, weight, split_size=7)[0] == pytest.approx(
         inception_score(features, weight, splits=1)[0], rel=1e-12
     )
-    assert inception_score(features, weight, part_size=100) == inception_score(
+    assert inception_score(features, weight, split_size=100) == inception_score(
         features, weight, splits=1
     )
 
@@ -57,18 +57,18 @@ def test_parts_of_images_stored_by_class_are_compared_with_random_parts() -> Non
     """Seven classes in seven whole parts and a shorter one; their rows are in random order."""
     order = np.random.default_rng(0).permutation(750)
     features, weight = certain((order // 107).tolist())
-    mean, _, ratio, _ = inception_score(features, weight, part_size=100, order=order)
+    mean, _, ratio, _ = inception_score(features, weight, split_size=100, order=order)
     assert ratio == pytest.approx(mean / 7, rel=0.1)
     assert ratio is not None
     assert ratio < 0.4
     shuffled = np.random.default_rng(1).permutation(750)
-    assert inception_score(features, weight, part_size=100, order=shuffled)[2] == pytest.approx(
+    assert inception_score(features, weight, split_size=100, order=shuffled)[2] == pytest.approx(
         1, abs=0.03
     )
-    small = inception_score(features, weight, part_size=20, order=order)[2]
+    small = inception_score(features, weight, split_size=20, order=order)[2]
     assert small is not None
     assert small < 0.3
-    assert inception_score(features, weight, part_size=750, order=order)[2] is None
+    assert inception_score(features, weight, split_size=750, order=order)[2] is None
 
 
 def test_probabilities_that_underflow_do_not_give_nan() -> None:

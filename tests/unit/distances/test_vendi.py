@@ -68,5 +68,5 @@ def test_a_score_near_the_number_of_images_has_a_warning(images: int, warned: bo
         feature_set("real", features), feature_set("fake", features), context
     )
     assert values["vendi"] == pytest.approx(8, rel=1e-3)
-    start = "fake (only 40 images): a Vendi score of 8.00 is too low"
+    start = "fake (only 40 images): the Vendi score 8.00 is too low"
     assert [str(line).startswith(start) for line in context.warnings] == [True] * warned

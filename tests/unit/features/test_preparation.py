@@ -82,12 +82,15 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("nearest",), "'nearest' is none of bilinear,"),
-        (("bilinear", "stretch"), "'stretch' is none of squash"),
+        (("nearest",), "Preparation.resize must be one of bilinear,"),
+        (
+            ("bilinear", "stretch"),
+            "Preparation.framing must be one of squash, shorter edge, largest square, not 'stretch'",
+        ),
         (("pillow-bicubic", "squash", 0), "at least 1"),
         (("pillow-bicubic", "squash", 2.5), "2.5"),
-        (("bilinear", "shorter edge", 256), "one of Pillow's resizes, not bilinear"),
-        (("bilinear", "shorter edge"), "one of Pillow's resizes, not bilinear"),
+        (("bilinear", "shorter edge", 256), "a resize of Pillow, not bilinear"),
+        (("bilinear", "shorter edge"), "a resize of Pillow, not bilinear"),
     ],
 )
 def test_mistakes_are_reported_by_name(arguments: tuple[Any, ...], text: str) -> None:
@@ -109,7 +112,7 @@ def test_a_crop_larger_than_the_image_is_refused() -> None:
 @pytest.mark.parametrize("setting", [{"input_size": 8}, {"weights": "weights.pth"}])
 def test_settings_without_effect_on_a_passed_network_are_refused(setting: dict[str, Any]) -> None:
     network = fidtool.Network(nn.AvgPool2d(4), input_size=4)
-    with pytest.raises(fidtool.InputError, match=f"^{next(iter(setting))} is for "):
+    with pytest.raises(fidtool.InputError, match=f"^{next(iter(setting))} applies to "):
         Settings(extractor=network, **setting)
 
 

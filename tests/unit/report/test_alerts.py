@@ -139,5 +139,5 @@ def test_a_run_of_three_fakes(here: Run, tmp_path: Path) -> None:
     assert first.startswith(f"warning: {names} (only 10 images): too few for 16 dimensions: ")
     assert (
         second
-        == f"warning: {sets[0]} (only 10 images): KID draws subsets of that size instead of 1000"
+        == f"warning: {sets[0]} (only 10 images): KID draws subsets of 10 images instead of 1000"
     )

@@ -197,7 +197,7 @@ def test_projection_maps_both_sides() -> None:
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
         (
             {"projection": nn.Linear(5, 2)},
-            "of the 3 features of the statistics, not Linear.in_features=5",
+            "with 3 input features, as many as the statistics have, not Linear.in_features=5",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     for features in (gaussian(1, 9, 4), gaussian(1, 9), torch.ones(4, 3, dtype=torch.int64)):
         with pytest.raises(fidtool.InputError, match=r"shape \(n, 3\)"):
             loss(features)
-    with pytest.raises(fidtool.InputError, match="at least two features, not 1"):
+    with pytest.raises(fidtool.InputError, match="at least two feature vectors, not 1"):
         loss(gaussian(1, 1, 3))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         FrechetLoss(tmp_path / "none.npz")

@@ -159,7 +159,7 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         assert (metric.result.real, metric.result.fake) == (30, 20)
     for kind in (KernelInceptionDistance, PrecisionRecallDensityCoverage):
         with pytest.raises(
-            fidtool.InputError, match=r"no features of each image.*stats REAL --metrics fid,kid"
+            fidtool.InputError, match=r"no per-image features.*stats REAL --metrics fid,kid"
         ):
             kind(network(), real_statistics=fidtool.Statistics.of(mu, sigma, 30))
 
@@ -280,7 +280,7 @@ def test_a_plain_module_must_return_vectors() -> None:
     metric = FrechetInceptionDistance(torch.nn.MaxPool2d(2), batch_size=4)
     with pytest.raises(
         fidtool.RunError,
-        match=r"returned \(4, 3, 10, 10\) for 4 images; it should return \(4, D\)$",
+        match=r"returned \(4, 3, 10, 10\) for 4 images; it must return \(4, D\)$",
     ):
         metric.update(pictures(8, 1).float(), real=True)
 
@@ -288,7 +288,9 @@ def test_a_plain_module_must_return_vectors() -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return torch.fft.fft(super().forward(images))
 
-    with pytest.raises(fidtool.RunError, match="returned complex numbers, which are no features"):
+    with pytest.raises(
+        fidtool.RunError, match="returned complex numbers, which cannot be features"
+    ):
         FrechetInceptionDistance(Waves(), batch_size=4).update(pictures(8, 1), real=True)
 
 

@@ -208,7 +208,7 @@ def test_names_of_values(
 
 def test_weights_are_not_those_of_the_model() -> None:
     with pytest.raises(
-        fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"
+        fidtool.InputError, match=r"weights must be a file for .*: pass model_weights='raw'"
     ):
         FIDCallback("generate", "real.npz", weights="raw")
     with pytest.raises(

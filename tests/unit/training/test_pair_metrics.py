@@ -159,14 +159,14 @@ def test_sizes_may_differ_between_calls_and_batches_may_be_empty() -> None:
             "^preds: images must be a torch.Tensor, not ndarray",
         ),
         ([], [], None, "^preds: images must be a torch.Tensor, not list"),
-        (*pairs_of(2, 5), None, r"^SSIM needs images of at least 6×6 pixels, and one has 8×5$"),
+        (*pairs_of(2, 5), None, r"^SSIM needs images of at least 6×6 pixels, but one has 8×5$"),
         (
             *pairs_of(2),
             [1],
             r"^index must be integers, one for each of the 2 pairs, not int64 of shape \(1,\)",
         ),
         (*pairs_of(2), [1.0, 2.0], r"^index must be integers, .* not float64 of shape \(2,\)"),
-        (*pairs_of(2), torch.tensor([1, -2]), "in the data set, not -2"),
+        (*pairs_of(2), torch.tensor([1, -2]), "in the dataset, from 0, not -2"),
         (*pairs_of(2), torch.tensor([[1], [2]]), r"not int64 of shape \(2, 1\)"),
         (*pairs_of(2), 7, "^index must be integers"),
     ],
@@ -217,7 +217,7 @@ def test_a_pair_that_cannot_be_compared_adds_none() -> None:
     metric = MultiScaleStructuralSimilarityIndexMeasure()
     with pytest.raises(
         fidtool.InputError,
-        match=r"MS-SSIM needs images of at least 176×176 pixels, and one has 178×175$",
+        match=r"MS-SSIM needs images of at least 176×176 pixels, but one has 178×175$",
     ):
         metric.update(*pairs_of(3, 175))
     metric.update(*pairs_of(3, 176))
@@ -301,7 +301,7 @@ def test_state(
         other.update(*pairs_of(5, 40))
         with pytest.warns(
             fidtool.FidtoolWarning,
-            match="^5 pairs that were added after a checkpoint .* count twice",
+            match="^5 pairs that were added after loading a checkpoint .* count twice",
         ):
             other.compute()
     moved = LearnedPerceptualImagePatchSimilarity(
@@ -336,7 +336,8 @@ def test_what_a_merged_metric_restored_is_still_known() -> None:
         restored.load_state_dict(saved.state_dict())
         joined.merge_state(restored)
         with pytest.warns(
-            fidtool.FidtoolWarning, match="8 .* that were added after a checkpoint .* count twice"
+            fidtool.FidtoolWarning,
+            match="8 .* that were added after loading a checkpoint .* count twice",
         ):
             joined.compute()
 
@@ -363,7 +364,7 @@ def test_identical_images_are_said() -> None:
     metric.update(target, target)
     with pytest.warns(
         fidtool.FidtoolWarning,
-        match=r"3 pairs of \(almost\) identical images, whose PSNR counts as 100",
+        match=r"the PSNR of 3 pairs of \(almost\) identical images counts as 100",
     ):
         assert metric.compute() == 100
     assert metric.result is not None
@@ -422,7 +423,9 @@ def test_collections_of_torchmetrics(backbone: Path) -> None:
     both.update(preds=preds, target=target, imgs=pictures(4, 1), real=False)
     assert float(both["psnr"].compute()) == wanted["psnr"]
     state = {f"net.{name}": tensor for name, tensor in torch.nn.Linear(2, 2).state_dict().items()}
-    with pytest.warns(fidtool.FidtoolWarning, match="checkpoint's metric is torchmetrics'"):
+    with pytest.warns(
+        fidtool.FidtoolWarning, match="checkpoint comes from a metric of torchmetrics"
+    ):
         lpips.load_state_dict(state, strict=True)
     assert issubclass(Theirs, type(lpips).__mro__[3])
 

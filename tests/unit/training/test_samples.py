@@ -123,7 +123,7 @@ def test_a_next_epoch_without_reset_is_said() -> None:
     assert metric.result is not None
     assert metric.result.fake == 30
     assert metric.result.warnings[0].text.startswith(
-        "30 pairs were left out, because other ones have the same index"
+        "30 pairs were left out, because others have the same index"
     )
 
 
@@ -229,7 +229,7 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
         again = metric.result.fake - 60
         assert again > 0
         assert (
-            f"{again} of {60 + again} generated images count again"
+            f"{again} of {60 + again} generated images count more than once"
             in metric.result.warnings[0].text
         )
 
@@ -301,7 +301,7 @@ def test_wrong_numbers(index: Any, said: str) -> None:
     with pytest.raises(fidtool.InputError, match=said):
         metric.update(IMAGES[:2], real=False, index=index)
     assert metric.state_dict() == {}
-    with pytest.raises(fidtool.InputError, match=r"index must be|has 2 elements, and index has 1"):
+    with pytest.raises(fidtool.InputError, match=r"index must be|has 2 elements, but index has 1"):
         gather_outputs([1, 2], index=index)
 
 

@@ -63,7 +63,7 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     assert other.compute() == metric.compute()
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})
-    with pytest.raises(fidtool.InputError, match="not those of this metric"):
+    with pytest.raises(fidtool.InputError, match="do not belong to this metric"):
         other.load_state_dict(
             {**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)}
         )

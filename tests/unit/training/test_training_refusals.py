@@ -32,7 +32,7 @@ from support.tiny_network import network
         (
             torch.zeros(2, 8, 8, 3, dtype=torch.uint8),
             False,
-            r"channels come first: images.permute\(0, 3, 1, 2\)",
+            r"put the channels first with images.permute\(0, 3, 1, 2\)",
         ),
         (
             torch.zeros(2, 5, 3, 8, 8, dtype=torch.uint8),
@@ -49,7 +49,7 @@ from support.tiny_network import network
         (
             torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"),
             False,
-            "are on meta and the metric is on cpu",
+            "are on meta, but the metric is on cpu",
         ),
     ],
 )
@@ -75,7 +75,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ),
         ({"normalize": "yes"}, "normalize must be True or False, not 'yes'"),
         ({"antialias": "x"}, "antialias must be True or False, not 'x'"),
-        ({"feature": 64, "feature_step": 12}, "feature_step is for a plain module"),
+        ({"feature": 64, "feature_step": 12}, "feature_step applies to a plain module"),
         (
             {"feature": 64, "antialias": False, "protocol": "torchmetrics"},
             "antialias=False selects the protocol",
@@ -90,7 +90,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ),
         (
             {"feature": 64, "weights": "a", "feature_extractor_weights_path": "b"},
-            "are the same: pass one of them",
+            "are two names of the same argument: pass only one of them",
         ),
         (
             {"feature": TINY, "dist_sync_on_step": True},
@@ -103,10 +103,13 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
             {"feature": 64, "feature_extractor_weights_path": "none.pt"},
             r"\(from feature_extractor_weights_path\)",
         ),
-        ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
-        ({"feature": f"{TINY},inception"}, "has several networks: pass one of them"),
+        ({"feature": TINY, "weights": "none.pt"}, "weights applies to Inception"),
+        ({"feature": f"{TINY},inception"}, "names several networks: pass one of them"),
         ({"feature": "nothing@step=3"}, "unknown extractor 'nothing'"),
-        ({"feature": f"{TINY}@size=8"}, rf"feature='{TINY}@size=...' is for exported programs"),
+        (
+            {"feature": f"{TINY}@size=8"},
+            rf"feature='{TINY}@size=...' applies to exported programs only",
+        ),
         (
             {"feature": "inception@weights=none.pt"},
             r"no weights file none.pt \(from feature='inception@weights=none.pt'\)",
@@ -133,7 +136,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ),
         (
             {"feature": TINY, "real_statistics": OTHER_DIMS},
-            r"3 dimensions, but the metric's have 16",
+            r"3 dimensions, but the features of this metric have 16",
         ),
         ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
     ],

@@ -73,9 +73,13 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
         for number in facts["numbers"]:
             better = f"{number['better'] or 'neither'} is better"
             yield f"  {number['title']} ({better}): {number['meaning']}"
-        for setting in facts["settings"]:
-            default = "VALUE" if setting["default"] is None else setting["default"]
-            yield f"  {format_flag(metric.named(setting['name']), default)}: {setting['help']}"
+        for name, setting in find_settings(type(metric)).items():
+            shown = getattr(metric, name)
+            if setting.kind is bool:
+                shown = True  # the flag, whatever it does by default
+            elif shown in (None, ""):
+                shown = setting.metavar or "VALUE"
+            yield f"  {format_flag(metric.named(name), shown)}: {setting.described}"
 
 
 def _describe_metric(metric: Metric) -> dict[str, Any]:

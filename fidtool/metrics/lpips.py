@@ -73,8 +73,7 @@ class LPIPS(PairMetric):
 
         if find_spec("lpips") is None:
             raise missing_package("LPIPS", "lpips", "lpips", "metrics")
-        net = "alexnet" if self.net == "alex" else "vgg16"
-        choice = NetworkChoice(f"torchvision:{net}", path_text(self.weights), setting="metrics")
+        choice = self._backbone
         with rename_setting("weights", self.named("weights")):
             state = _read_torchvision_weights(choice, say)
             model = self._model()
@@ -85,6 +84,17 @@ class LPIPS(PairMetric):
             }
             load_strictly(model.net, tensors, choice, state.origin)
         return State(model.state_dict(), state.origin)
+
+    @property
+    def _backbone(self) -> NetworkChoice:
+        net = "alexnet" if self.net == "alex" else "vgg16"
+        return NetworkChoice(f"torchvision:{net}", path_text(self.weights), setting="metrics")
+
+    def obtain(self, weights: str | None, images: bool, say: Say | None) -> None:
+        # `all` never selects the metric; a package that is missing is reported by `fetch`.
+        if say is not None and self.weights is None and find_spec("lpips") is not None:
+            with rename_setting("weights", self.named("weights")):
+                _read_torchvision_weights(self._backbone, say)
 
     def on_device(self, state: State | None, device: torch.device) -> Compare:
         import torch

@@ -156,7 +156,7 @@ def _log_falling_factorial(number: int, factors: int) -> float:
 
 
 def crop_lines(evaluation: Evaluation) -> list[str]:
-    """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``,
+    """Return how the sets were cropped and resized: ``real/: cropped by edm:64 (Lanczos filter)``,
     if they were.
     """
     crops: dict[Crop, dict[str, None]] = {}

@@ -791,6 +791,11 @@ def test_published_weights_of_lpips(
         ]
         assert missing.status == 1
         assert [text for text in (store.url, "Not Found", *ways) if text not in missing.error] == []
+        others = here(*arguments[:-2], "psnr,lpips", "--json")
+        assert others.status == 1
+        assert others.json["results"], others.stderr
+        assert [*others.json["results"][0]["metrics"]] == ["psnr", "psnr_std"]
+        assert store.url in others.not_computed["lpips"]
         (tmp_path / "www" / name).write_bytes(content[:-1])
         assert f"{name} has the SHA-256 " in here(*arguments).error
         (tmp_path / "www" / name).write_bytes(content)

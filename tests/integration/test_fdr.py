@@ -90,7 +90,8 @@ def test_the_mean_is_listed(here: Run) -> None:
 
 def test_fdr_is_not_one_of_all(here: Run, files: object) -> None:
     outcome = here("compute", "real.pkl", "fake.pkl", "--metrics", "all", "--json")
-    assert "fdr" not in {**outcome.not_computed, **outcome.metrics}
+    assert "fdr" not in outcome.metrics
+    assert "--preset fdr6" in outcome.not_computed["fdr"]
 
 
 def test_other_networks_and_protocols_are_refused() -> None:

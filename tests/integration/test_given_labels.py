@@ -539,7 +539,7 @@ def test_small_classes_are_left_out_of_the_mean(
     outcome = here(*arguments, "--report", "r.html", "-o", "r.json")
     line = "classes left out, with fewer than 9 images in REAL or FAKE: n03 (7 in REAL, 7 in FAKE)"
     assert line in outcome.stdout.splitlines()
-    assert "of 2, worst" in outcome.stdout
+    assert "over 2 classes, worst" in outcome.stdout
     assert f"<p>{line}.</p>" in (tmp_path / "r.html").read_text()
     (result,) = json.loads((tmp_path / "r.json").read_text())["results"]
     classes = result["classes"]

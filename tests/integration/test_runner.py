@@ -45,7 +45,7 @@ def test_statistics_of_another_precision_give_a_warning(
     assert here("stats", real, "-o", file, "--dims", "64", "--precision", "bf16").status == 0
     outcome = here("compute", file, fake, "--dims", "64")
     assert outcome.status == 0
-    assert "precision bf16 against fp32): part of the distance is due to that" in outcome.stderr
+    assert "precision bf16 against fp32): part of the distance is due to this" in outcome.stderr
     alone = here("compute", file, file, "--json").json
     assert alone["run"]["precision"] == "", "no network ran"
 

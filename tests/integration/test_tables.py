@@ -122,10 +122,10 @@ def test_a_metric_without_a_value_and_a_gate_come_last(here: Run, sets: list[str
     missing = ("--extractor", TINY, "--metrics", "all", "--fail-above", 1e-9)
     lines = here("compute", *sets, *missing, "--format", "csv").stderr.splitlines()
     assert lines[-1].startswith("gate missed: ")
-    assert lines[-2].startswith("CMMD: not computed: ")
+    assert lines[-2].startswith("CLIP score: not computed: ")
     text = here("compute", *sets, *missing, "--format", "lines")
     assert "not computed" in text.stdout
-    assert text.stderr.splitlines()[-2].partition(" ")[0] != "CMMD:", "it is on stdout"
+    assert text.stderr.splitlines()[-2].partition(":")[0] != "CLIP score", "it is on stdout"
 
 
 def test_only_rank_zero_prints_a_table(sets: list[str], tmp_path: Path, fidtool: Run) -> None:

@@ -15,7 +15,7 @@ from fidtool.validation import Setting, find_settings
 from support.pages import GUIDE
 
 OVERVIEW = GUIDE / "metrics.md"
-SECTIONS = ("Formula", "Values and settings", "Needs", "What moves it", "Example")
+SECTIONS = ("Formula", "Values and settings", "Requirements", "What changes the value", "Example")
 """The sections of each metric's page."""
 _WIDTH = 80
 

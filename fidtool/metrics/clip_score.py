@@ -63,7 +63,7 @@ class CLIPScore(CLIPMetric):
             "clip_score",
             "CLIP score",
             "higher",
-            "100 × cosine, mean",
+            "mean of 100 × cosine",
             "clip_score_std",
             2,
             "clip_score",
@@ -84,7 +84,7 @@ class CLIPScore(CLIPMetric):
                 title += f" with {self.prefix!r}"
             digits = 2 if self.weight > 10 else 4
             number = CLIPScore.numbers[0]
-            number = replace(number, title=title, meaning=f"{convention}, mean", digits=digits)
+            number = replace(number, title=title, meaning=f"mean of {convention}", digits=digits)
             object.__setattr__(self, "numbers", (number,))
 
     def network(self) -> NetworkChoice:

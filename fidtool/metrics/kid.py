@@ -58,7 +58,7 @@ class KID(Metric):
             "kid",
             "KID",
             "lower",
-            "squared MMD of the features: mean ± standard deviation over random subsets",
+            "squared MMD between the features, mean ± standard deviation over random subsets",
             spread="kid_std",
             digits=6,
             # It varies by about 1 / (8 n) for equal distributions: CIFAR-10, n from 60 to 1,000.

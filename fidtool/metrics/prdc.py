@@ -47,9 +47,15 @@ class PRDC(Metric):
     other_names = ("precision-recall",)
     numbers = (
         _share(
-            "precision", "Precision", "share of generated images inside the real images' manifold"
+            "precision",
+            "Precision",
+            "share of generated images that are in the neighbourhood of a real image",
         ),
-        _share("recall", "Recall", "share of real images inside the generated images' manifold"),
+        _share(
+            "recall",
+            "Recall",
+            "share of real images that are in the neighbourhood of a generated image",
+        ),
         _share(
             "density",
             "Density",

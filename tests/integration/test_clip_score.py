@@ -183,7 +183,7 @@ def test_a_convention_is_named_and_changes_the_factor_or_the_captions(
         assert (record["weight"], record["prefix"]) == convention
         number = found.json["values"][KEY]["number"]
         assert number["title"] == title
-        assert number["meaning"] == f"{convention[0]:g} × cosine, mean"
+        assert number["meaning"] == f"mean of {convention[0]:g} × cosine"
 
 
 def test_captions_that_are_cut_are_counted(

@@ -15,7 +15,7 @@ from fidtool.validation import Setting, find_settings
 from support.pages import GUIDE
 
 OVERVIEW = GUIDE / "metrics.md"
-SECTIONS = ("Formula", "Values and settings", "Needs", "What moves it", "Example")
+SECTIONS = ("Formula", "Values and settings", "Requirements", "What changes the value", "Example")
 """The sections of each metric's page."""
 _WIDTH = 80
 
@@ -40,10 +40,10 @@ def describe_values_and_settings(name: str) -> str:
     for number in (*kind.numbers, *kind.summary):
         lines += _item(_describe_number(number))
     for key in kind.further:
-        lines += _item(f"`{key}`: only in the JSON, where it applies.")
+        lines += _item(f"`{key}`, in the JSON only: see below.")
     settings = find_settings(kind)
     if not settings:
-        return "\n".join([*lines, "", "It has no settings."])
+        return "\n".join([*lines, "", "The metric has no settings."])
     lines += ["", *textwrap.wrap(f"Settings, fields of `fidtool.{kind.__name__}` in Python:"), ""]
     for setting in settings.values():
         lines += _item(_describe_setting(kind, setting))
@@ -59,7 +59,9 @@ def _describe_number(number: Number) -> str:
         words.append(f"`{number.spread}`.")
     if number.elsewhere:
         key, title = (number.elsewhere[name] for name in (number.name, number.title))
-        words.append(f"With a network other than Inception it is `{key}_NAME`, {title}.")
+        words.append(
+            f"With a network other than Inception, the key is `{key}_NAME` and the title {title}."
+        )
     return " ".join(words)
 
 

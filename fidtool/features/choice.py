@@ -529,4 +529,4 @@ def _check_name(choice: NetworkChoice) -> None:
             "package.module:NAME for a custom network"
         )
         known = ("inception", *MODEL_FAMILIES, *SHORT_NAMES)
-        raise unknown_name_error("extractor", extractor, known, listed, choice.setting)
+        raise unknown_name_error("network", extractor, known, listed, choice.setting)

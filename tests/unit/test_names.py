@@ -93,7 +93,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"unknown metric .*code.py:?'; .* FILE.py:NAME$"):
             find_metric(spec)
         with pytest.raises(
-            InputError, match=r"unknown extractor .*code.py:?'; .* and FILE.py:NAME or"
+            InputError, match=r"unknown network .*code.py:?'; .* and FILE.py:NAME or"
         ):
             check_extractor(NetworkChoice(spec))
 
@@ -175,9 +175,9 @@ def test_unknown_protocols() -> None:
         ("clip:", "needs the name of a model, such as clip:ViT-L-14-336-quickgelu"),
         (
             "nothing-like-it",
-            "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME",
+            "unknown network 'nothing-like-it'; choose from inception, timm:NAME",
         ),
-        ("none.py", "unknown extractor 'none.py'; choose from inception"),
+        ("none.py", "unknown network 'none.py'; choose from inception"),
     ],
 )
 def test_unknown_extractors(typed: str, message: str) -> None:

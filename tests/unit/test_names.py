@@ -140,12 +140,12 @@ def test_protocols_of_other_networks(network: str, typed: str | None, own: str |
 @pytest.mark.parametrize(
     ("network", "protocol", "message"),
     [
-        ("dinov2", "clean", r"with its own transform \(pil or torch\)"),
-        ("clip", "pil", r"with its own transform \(openai\)"),
-        ("clip", "", r"with its own transform \(openai\)"),
+        ("dinov2", "clean", "its own transform: .*protocol='pil', or pass protocol='torch'"),
+        ("clip", "pil", "its own transform: .*pass protocol='openai'"),
+        ("clip", "", "its own transform: .*pass protocol='openai'"),
         ("timm:resnet50", "openai", "with its own transform:"),
         ("fdr:mae", "torch", "with its own transform:"),
-        ("inception", "pil", "unknown protocol 'pil'"),
+        ("inception", "pil", "is a protocol of dinov2, not of Inception: pass extractor='dinov2'"),
     ],
 )
 def test_protocols_that_a_network_does_not_have(network: str, protocol: str, message: str) -> None:

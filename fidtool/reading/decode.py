@@ -1,7 +1,7 @@
 """Decodes contents to RGB pixels: files with Pillow, as other tools do; arrays
 are used directly.
 
-The pixels may then be framed, see `fidtool.sources.crops`.
+The pixels may then be cropped, see `fidtool.sources.crops`.
 """
 
 from __future__ import annotations

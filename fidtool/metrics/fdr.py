@@ -54,7 +54,10 @@ class FDR(FID):
     other_names = ("fdr6",)
     numbers = (
         Number(
-            "fdr", "FDr", "lower", "Fréchet distance divided by that of ImageNet's validation set"
+            "fdr",
+            "FDr",
+            "lower",
+            "Fréchet distance, divided by the distance of ImageNet's validation set",
         ),
     )
     summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)

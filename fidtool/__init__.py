@@ -1,5 +1,4 @@
-"""Fréchet Inception Distance: the reference implementation's value, bit-identical at any world
-size.
+"""Fréchet Inception Distance: the value of other tools, bit-identical at any world size.
 
 >>> import fidtool
 >>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP

@@ -43,8 +43,12 @@ _SPELLINGS = (
     ("center", "centre"),
     ("behavior", "behaviour"),
     ("license", "licence"),
+    ("exit codes", "exit statuses"),
     ("exit code", "exit status"),
     ("data set", "dataset"),
+    ("faq", "questions"),
+    ("quickstart", "start"),
+    ("tutorial", "start"),
 )
 """What counts as the same in a search: American spellings, and words that the guide avoids."""
 
@@ -128,8 +132,11 @@ def find_sections(words: Sequence[str]) -> list[Section]:
     headings, or headings and page, have words that begin like them.
     """
     found: list[list[Section]] = [[], [], [], []]
-    begun = [re.compile(rf"(?<!\w){re.escape(word)}") for word in _plain(" ".join(words)).split()]
-    whole = [re.compile(rf"{pattern.pattern}(?!\w)") for pattern in begun]
+    # An underscore is between words: `https_proxy` has the word proxy.
+    begun = [
+        re.compile(rf"(?<![^\W_]){re.escape(word)}") for word in _plain(" ".join(words)).split()
+    ]
+    whole = [re.compile(rf"{pattern.pattern}(?![^\W_])") for pattern in begun]
     for page in TOPICS:
         for section in read_sections(page):
             title = _plain(section.title)
@@ -190,14 +197,15 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         return
     sections = _find_named(typed)
     matches = [] if sections else find_sections(typed.split())
-    if not sections and not matches and typed.strip("#"):  # an anchor that several pages have
-        matches = find_sections(typed.strip("#").split())
+    spaced = re.sub(r"[\W_]+", " ", typed)  # such as an anchor that several pages have
+    if not sections and not matches and spaced.strip():
+        matches = find_sections(spaced.split())
     if len(matches) == 1:
         sections = _with_subsections(matches[0].page, matches[0].anchor)
     if sections:
         yield from _show(sections)
         if sections[0].name not in (typed, sections[0].page):
-            click.echo(f"\nThis is the section {sections[0].name}.", err=True)
+            click.echo(f"\nThis is the section {sections[0].name}.{_others(typed)}", err=True)
     elif matches:
         yield from _list_sections(matches)
     else:
@@ -218,6 +226,21 @@ def _tidy(words: Sequence[str]) -> str:
     if path == "index" or not anchor:
         return path.removesuffix(".md")
     return f"{path}{mark}{anchor}"
+
+
+def _others(typed: str) -> str:
+    """Return which other sections have the words in their headings, as a sentence; empty if none
+    has.
+    """
+    words = _plain(typed.replace("#", " "))
+    if not words.isalpha():
+        return ""
+    found = [
+        section.name
+        for section in find_sections([words])
+        if section.anchor != words and words in re.findall(r"\w+", _plain(section.title))
+    ]
+    return f" The word is also in the headings {', '.join(found)}." if found else ""
 
 
 def _suggestions(typed: str) -> Iterator[str]:
@@ -280,7 +303,9 @@ def _with_subsections(page: str, anchor: str) -> list[Section]:
     sections = read_sections(page)
     anchors = [section.anchor for section in sections]
     if anchor not in anchors:
-        raise unknown_name_error(f"section of {page}", anchor, anchors)
+        if not anchors[1:]:
+            raise InputError(f"{page} has no sections:", f"run `fidtool guide {page}`")
+        raise unknown_name_error(f"section of {page}", anchor, anchors[1:])
     first, *rest = sections[anchors.index(anchor) :]
     below = takewhile(lambda section: section.level > first.level, rest)
     return [first, *below]

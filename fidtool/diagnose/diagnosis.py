@@ -459,7 +459,7 @@ def _set_warnings(
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
         few = (
             f"too few for {dims} dimensions: {distances} are far too high; use more than {dims} "
-            "images, and to compare with a paper, use as many as the paper did (most use 50,000)"
+            "images, and to compare with a paper, use as many as the paper did (often 50,000)"
         )
         yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
@@ -494,8 +494,8 @@ def pair_warnings(
         )
         text = (
             "the number of images differs from REAL's by more than a factor of 2: the bias of "
-            f"the Fréchet distance depends on the smaller number; use equal numbers{how} with "
-            f"{option('num')}"
+            "the Fréchet distance depends on the smaller number; use equal numbers, or those of "
+            f"the paper to compare with{how} with {option('num')}"
         )
         numbers = f"{format_count(counts[1], 'image')} against {real.count}"
         warnings.append(ResultWarning(fake_name, text, "medium", numbers))

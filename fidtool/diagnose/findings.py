@@ -173,7 +173,7 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
         "animated": "with several frames, of which only the first is used; to use all, pass "
         f"{option('frames', 'all')}",
         "bands": f"with bands besides colour and transparency (up to {most_bands} in all): the "
-        "first 3 are used as RGB, 4 as CMYK, or 1 as gray; to use others, save them as RGB",
+        "first 3 are used as RGB, 4 as CMYK, or 1 as grey; to use others, save them as RGB",
         "rotated": "with an EXIF orientation, which is not applied, as in the tools that the "
         "protocols are named after: the pixels are used as stored; rotate the images first if "
         "you do not want that",

@@ -456,15 +456,19 @@ def normalize_protocol(
         return find_protocol(name).name
     own = [protocol.name for protocol in OWN_PROTOCOLS.get(choice.family, ()) if protocol.name]
     if fold(name) not in own:
-        raise no_protocol_error(choice, name, f" ({' or '.join(own)})" if own else "", asked)
+        raise no_protocol_error(choice, name, asked=asked, own=own)
     return fold(name)
 
 
 def no_protocol_error(
-    choice: NetworkChoice, protocol: str, transform: str, asked: str = "protocol"
+    choice: NetworkChoice,
+    protocol: str,
+    transform: str = "",
+    asked: str = "protocol",
+    own: Sequence[str] = (),
 ) -> InputError:
     """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its
-    own way.
+    own way; ``own`` are its protocols.
     """
     network = choice.extractor
     unwanted = f"protocol={protocol}"
@@ -475,6 +479,7 @@ def no_protocol_error(
         f"{choice.option('protocol', protocol)} cannot be combined with {network}, which prepares "
         f"the images with its own transform{transform}:",
         f"omit {unwanted}",
+        *(f"pass {choice.option('protocol', name)}" for name in own),
         setting=asked if choice.apart else None,
     )
 
@@ -529,4 +534,4 @@ def _check_name(choice: NetworkChoice) -> None:
             "package.module:NAME for a custom network"
         )
         known = ("inception", *MODEL_FAMILIES, *SHORT_NAMES)
-        raise unknown_name_error("extractor", extractor, known, listed, choice.setting)
+        raise unknown_name_error("network", extractor, known, listed, choice.setting)

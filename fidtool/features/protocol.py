@@ -225,6 +225,10 @@ def find_protocol(name: str) -> Protocol:
     """
     protocol = _BY_FOLDED_NAME.get(fold(name))
     if protocol is None:
+        for family, protocols in OWN_PROTOCOLS.items():
+            if fold(name) in (own.name for own in protocols):
+                problem = f"{option('protocol', name)} is a protocol of {family}, not of Inception:"
+                raise InputError(problem, f"pass {option('extractor', family)}")
         listed = ", ".join(NAMED_PROTOCOLS)
         raise unknown_name_error("protocol", name, _ALL_NAMES, listed, "protocol")
     return protocol

@@ -360,7 +360,7 @@ class _Requirements:
         met = None if others == {None} else not others
         found = ", ".join(f"{role} {_text(precision)}" for role, precision in precisions.items())
         self._add(
-            "precision", met, found, "fp32", "the reference implementations compute in float32"
+            "precision", met, found, "fp32", "a protocol gives the values of its tool in fp32"
         )
 
 

@@ -117,7 +117,7 @@ def _super_resolution(scale: int) -> Preset:
             "The border that is left out is as wide as the scale, in pixels.",
             "Y is not rounded. Programs that convert bytes in MATLAB round it, and report a "
             "slightly lower PSNR.",
-            "Grayscale images count as RGB, as in SwinIR and BasicSR. RCAN compares their gray "
+            "Grayscale images count as RGB, as in SwinIR and BasicSR. RCAN compares their grey "
             "levels.",
             "BasicSR reports values on RGB for DIV2K; they need `--psnr-channel rgb` and "
             "`--ssim-channel rgb`.",

@@ -276,8 +276,8 @@ class StatisticsSettings(CheckSettings):
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE, common=True).help(
-        "Precision of the network. The reference implementations use fp32; the others are faster "
-        "on some GPUs, but change the values."
+        "Precision of the network. In fp32, a protocol gives the values of its tool; the others "
+        "are faster on some devices, but change the values."
     )
     cache: bool = Setting(True, MACHINE, defines=False).help(
         "Use the cache of statistics and add to it.", default="cache"
@@ -607,7 +607,7 @@ class Settings(StatisticsSettings):
             self.gated_value,
             "fail_above",
             "limits none of the requested metrics",
-            f"add {' or '.join(_GATED)} {to_metrics}",
+            f"add {', '.join(_GATED[:-1])} or {_GATED[-1]} {to_metrics}",
         )
         require(
             self.uncertainty,

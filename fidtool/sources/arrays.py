@@ -203,7 +203,7 @@ class UnknownRangeError(InputError):
         elif fitting[0] == (0, 1):  # an image may have no value below the middle
             remedies = [
                 f"pass {option('value_range', (0, 1))} if 0 is black",
-                f"{option('value_range', (-1, 1))} if 0 is gray",
+                f"{option('value_range', (-1, 1))} if 0 is grey",
             ]
         else:
             remedies = [f"pass {option('value_range', fitting[0])}"]

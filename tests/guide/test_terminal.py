@@ -127,6 +127,14 @@ def test_section_is_named(here: Run) -> None:
     assert not here("guide", "migration#clean-fid").stderr
 
 
+def test_other_headings_with_a_word_are_named(here: Run) -> None:
+    """The word is a heading of one page, and in headings of others with another meaning."""
+    done = here("guide", "precision")
+    assert done.stdout.startswith("## Precision\n")
+    assert "This is the section speed#precision. The word is also in the headings" in done.stderr
+    assert "prdc" in done.stderr
+
+
 def test_section_with_those_below_it(here: Run) -> None:
     shown = here("guide", "python#images-and-statistics").stdout
     headings = re.findall("^#+ .+$", shown, re.MULTILINE)
@@ -177,6 +185,9 @@ def test_search_without_accents() -> None:
     ("typed", "name"),
     [
         ("exit code", "commands#exit-statuses"),
+        ("exit codes", "commands#exit-statuses"),
+        ("proxy", "environment#variables-of-other-programs"),  # of https_proxy
+        ("faq", "questions"),
         ("memorization", "memorisation"),
         ("color", "diagnosis#findings"),
         ("normalize=True", "training#the-metric"),
@@ -184,6 +195,12 @@ def test_search_without_accents() -> None:
 )
 def test_search_in_other_words(typed: str, name: str) -> None:
     assert name in [section.name for section in find_sections(typed.split())]
+
+
+@pytest.mark.parametrize("typed", ["sources/crops", "sources:crops", "sources_crops"])
+def test_marks_between_words(here: Run, typed: str) -> None:
+    """If nothing has the text itself, they count as spaces."""
+    assert here("guide", typed).stdout == here("guide", "sources", "crops").stdout
 
 
 def test_comments_are_not_shown(here: Run) -> None:
@@ -225,7 +242,9 @@ def test_unknown_topic(here: Run) -> None:
     assert len(done.error) < 300
     done = here("guide", "sources#crop")
     assert done.status == 2
-    assert "unknown section of sources 'crop'; did you mean crops?" in done.error
+    assert "unknown section of sources 'crop'; did you mean crops? Choose from what-" in done.error
+    done = here("guide", "glossary#rank")
+    assert done.error == "error: glossary has no sections: run `fidtool guide glossary`"
 
 
 def test_pager_on_a_terminal() -> None:

@@ -26,7 +26,7 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
 @pytest.mark.parametrize(
     ("extractor", "texts"),
     [
-        (TINY_FILE, ["unknown extractor", "tiny_network.py", "FILE.py:NAME"]),
+        (TINY_FILE, ["unknown network", "tiny_network.py", "FILE.py:NAME"]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
     ],
 )

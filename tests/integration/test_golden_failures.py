@@ -126,7 +126,7 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "an unknown protocol": (*PAIR, "--protocol", "inception"),
     "an unknown metric": (*PAIR, "--metrics", "fid,dists"),
     "no metric": (*PAIR, "--metrics", ","),
-    "an unknown extractor": ("real", "fake", "--extractor", "resnet"),
+    "an unknown network": ("real", "fake", "--extractor", "resnet"),
     "a precision of GPUs": (*PAIR, "--precision", "tf32"),
     "dims of another network": (*PAIR, "--dims", 64),
     "a step for Inception": (*INCEPTION, "--feature-step", 3),

@@ -158,7 +158,7 @@ def test_small_values_of_16_bits_are_ambiguous(here: Run, real: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("low", "high", "remedy"),
     [
-        (0, 1, "pass --value-range 0,1 if 0 is black, or --value-range -1,1 if 0 is gray"),
+        (0, 1, "pass --value-range 0,1 if 0 is black, or --value-range -1,1 if 0 is grey"),
         (-1, 1, "pass --value-range -1,1"),
         (-1.05, 1.02, "pass --value-range -1,1"),
         (0, 255, "pass --value-range 0,255"),

@@ -308,12 +308,12 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         ),
         (f"inception@dims=64,{TINY}@step=30", f"pass --extractor {TINY}@step="),
         ("inception@step=3,dinov2", "--extractor inception@step=... is fixed for Inception"),
-        ("inception,nothing", "unknown extractor 'nothing'"),
+        ("inception,nothing", "unknown network 'nothing'"),
         (
             "inception,dinov2@foo=3",
             "--extractor: 'foo' in dinov2@foo=3 is not a setting of a network; choose from weights, size, step",
         ),
-        ("", "unknown extractor ''"),
+        ("", "unknown network ''"),
         (f"inception,{COLOURS}@dims=64", "@dims=... selects a layer of Inception"),
     ],
 )

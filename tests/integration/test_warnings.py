@@ -51,7 +51,7 @@ def test_statistics_have_no_sample_of_their_images(real: Path, tmp_path: Path) -
     many, file = make_pictures(tmp_path / "many", 81, 2), tmp_path / "many.npz"
     fidtool.write_statistics(file, fidtool.compute_statistics(many, extractor=TINY))
     remedies = (
-        "use equal numbers, for example with num",
+        "use equal numbers, or those of the paper to compare with, for example with num",
         "add images to the smaller set, or pass images in place of the statistics",
     )
     for one, other, remedy in ((real, many, 0), (file, real, 1), (real, file, 1), (many, real, 0)):

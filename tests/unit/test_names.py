@@ -93,7 +93,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"unknown metric .*code.py:?'; .* FILE.py:NAME$"):
             find_metric(spec)
         with pytest.raises(
-            InputError, match=r"unknown extractor .*code.py:?'; .* and FILE.py:NAME or"
+            InputError, match=r"unknown network .*code.py:?'; .* and FILE.py:NAME or"
         ):
             check_extractor(NetworkChoice(spec))
 
@@ -140,12 +140,12 @@ def test_protocols_of_other_networks(network: str, typed: str | None, own: str |
 @pytest.mark.parametrize(
     ("network", "protocol", "message"),
     [
-        ("dinov2", "clean", r"with its own transform \(pil or torch\)"),
-        ("clip", "pil", r"with its own transform \(openai\)"),
-        ("clip", "", r"with its own transform \(openai\)"),
+        ("dinov2", "clean", "its own transform: .*protocol='pil', or pass protocol='torch'"),
+        ("clip", "pil", "its own transform: .*pass protocol='openai'"),
+        ("clip", "", "its own transform: .*pass protocol='openai'"),
         ("timm:resnet50", "openai", "with its own transform:"),
         ("fdr:mae", "torch", "with its own transform:"),
-        ("inception", "pil", "unknown protocol 'pil'"),
+        ("inception", "pil", "is a protocol of dinov2, not of Inception: pass extractor='dinov2'"),
     ],
 )
 def test_protocols_that_a_network_does_not_have(network: str, protocol: str, message: str) -> None:
@@ -175,9 +175,9 @@ def test_unknown_protocols() -> None:
         ("clip:", "needs the name of a model, such as clip:ViT-L-14-336-quickgelu"),
         (
             "nothing-like-it",
-            "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME",
+            "unknown network 'nothing-like-it'; choose from inception, timm:NAME",
         ),
-        ("none.py", "unknown extractor 'none.py'; choose from inception"),
+        ("none.py", "unknown network 'none.py'; choose from inception"),
     ],
 )
 def test_unknown_extractors(typed: str, message: str) -> None:

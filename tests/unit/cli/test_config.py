@@ -77,7 +77,7 @@ REFUSED = {
     "datetime.date(2020, 1, 1)",
     'metric_option = ["a.b=3"]': "metric_option in pyproject.toml is not a setting: see `fidtool "
     "guide config`",
-    'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
+    'extractor = ["a"]': "extractor in pyproject.toml: unknown network 'a'",
     "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a "
     "fidtool.Network, a torch.nn.Module or a list",
     'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 "

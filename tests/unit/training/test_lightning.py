@@ -62,7 +62,7 @@ def test_the_network_is_checked_when_the_callback_is_made() -> None:
     FIDCallback("generate", "real.npz", feature="dinov2", protocol="torch")  # type: ignore[arg-type]
     FIDCallback("generate", "real.npz", feature="dinov2@step=12,protocol=torch")
     for settings, text in (
-        ({"feature": "nothing"}, "unknown extractor 'nothing'"),
+        ({"feature": "nothing"}, "unknown network 'nothing'"),
         ({"feature": "dinov2", "protocol": "clean"}, "cannot be combined with feature='dinov2'"),
         ({"protocol": "cleen"}, "unknown protocol 'cleen'"),
     ):

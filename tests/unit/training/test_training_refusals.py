@@ -67,7 +67,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     ("settings", "text"),
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
-        ({"feature": "100"}, "unknown extractor '100'"),
+        ({"feature": "100"}, "unknown network '100'"),
         ({"feature": [64]}, "a fidtool.Network or a torch.nn.Module, not list"),
         (
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
@@ -105,7 +105,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ),
         ({"feature": TINY, "weights": "none.pt"}, "weights applies to Inception"),
         ({"feature": f"{TINY},inception"}, "names several networks: pass one of them"),
-        ({"feature": "nothing@step=3"}, "unknown extractor 'nothing'"),
+        ({"feature": "nothing@step=3"}, "unknown network 'nothing'"),
         (
             {"feature": f"{TINY}@size=8"},
             rf"feature='{TINY}@size=...' applies to exported programs only",

@@ -24,7 +24,7 @@ class AuthPct(Metric):
             "authpct",
             "AuthPct diagnostic",
             "",
-            "no quality score: % of FAKE that copies no real image",
+            "percentage of FAKE that copies no real image; not a quality score",
             digits=2,
             one_image=100.0,
         ),

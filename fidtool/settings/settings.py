@@ -624,7 +624,7 @@ class Settings(StatisticsSettings):
             has_pairs or has_captions,
             "pairs_output",
             "writes the values of single images or pairs, which no requested metric has",
-            f"add psnr, or clip-score, {to_metrics}",
+            f"add psnr or clip-score {to_metrics}",
         )
         require(
             has_captions,

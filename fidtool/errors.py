@@ -299,10 +299,10 @@ class FidtoolError(Exception):
 
 
 class InputError(FidtoolError, ValueError):
-    """The input or the call is wrong: the same call succeeds only after what the message names has
-    changed.
+    """The input or the call is wrong.
 
-    A file may be missing because another program has not written it yet.
+    Repeating the call does not help until the cause that the message names is removed, for example
+    until another program has written a missing file.
     """
 
     exit_code = 2

@@ -32,9 +32,10 @@ _SHOWN_DIGITS = 12
 def cache(as_json: bool, clear: bool) -> Iterator[str]:
     """List the cached statistics, the most recently used first, or delete them.
 
-    The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It
-    holds at most FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are
-    deleted first. Weights and references are in the same folder and do not count.
+    The cache is the folder that FIDTOOL_CACHE names, else $XDG_CACHE_HOME/fidtool, else
+    ~/.cache/fidtool. If the statistics take more than FIDTOOL_CACHE_BYTES (default: 2 GiB), the
+    least recently used ones are deleted. Weights and references are in the same folder, but do not
+    count towards this limit.
     """
     if as_json and clear:
         raise InputError("--json and --clear cannot be combined:", "pass one of them")

@@ -142,8 +142,8 @@ def _describe_preset(preset: Preset) -> Iterator[tuple[str, str]]:
 
 @click.command(cls=LocalRankZeroCommand)
 def protocols() -> Iterator[str]:
-    """List the protocols: how each prepares images, which tools it equals, and which papers use
-    it; and then those of DINOv2 and CLIP.
+    """List the protocols: how each one prepares images, which tools it equals, and which papers
+    use it. The protocols of DINOv2 and CLIP follow.
     """
     for protocol in PROTOCOLS.values():
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
@@ -323,7 +323,7 @@ def _complete_published(_: click.Context, __: click.Parameter, typed: str) -> li
 @click.argument("reference", required=False, shell_complete=_complete_published)
 @JSON
 def published(reference: str | None, as_json: bool) -> Iterator[str]:
-    """List published FIDs, each with the public file and the lines where it was read. Without
+    """List published FIDs, each with the public file and the lines from which it was read. Without
     REFERENCE, list the references for which FIDs are known.
 
     REFERENCE is the name of a reference, a project that publishes several references, such as adm,

@@ -34,24 +34,24 @@ STOPPING_SECONDS = 4.5
 # Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one
 # of `_MODULES`.
 _COMMANDS = {
-    "cache": "List the cached statistics, or delete some of them.",
+    "cache": "List the cached statistics, or delete them.",
     "check": "Report what may be wrong with a set of images.",
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images and compute their FID.",
     "diff": "Show what changed from one result to another.",
-    "guide": "Show the guide: its topics, a page, or where a word occurs.",
+    "guide": "Show the topics or a page of the guide, or search it for words.",
     "history": "Show the results in a history, by set and date.",
-    "merge": "Merge statistics of the parts of a set.",
+    "merge": "Merge the statistics of the parts of a set.",
     "metrics": "List the metrics and their settings.",
     "presets": "List the presets: settings with which published values were computed.",
     "protocols": "List the protocols, and which tools and papers use them.",
     "published": "Show published FIDs with their sources.",
-    "refs": "List the published statistics to compare with; download them.",
+    "refs": "List published statistics to compare with, or download them.",
     "report": "Make an HTML page from a saved result.",
     "stats": "Write the statistics of a set of images to a file.",
     "table": "Print saved results as one table, also for papers and programs.",
     "verify": "Check whether a result is comparable with published values.",
-    "weights": "List the locations of the weights; verify or download them.",
+    "weights": "List the locations of the Inception weights; verify or download them.",
 }
 _LISTS = ("metrics", "presets", "protocols", "published", "refs", "weights")
 _RESULTS = ("diff", "history", "report", "table", "verify")

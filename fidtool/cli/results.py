@@ -179,7 +179,7 @@ def _history_lines(evaluations: Sequence[Evaluation]) -> list[str]:
     help="File to write the page to. [default: RESULT.html, unless it exists]",
 )
 def report(result: str, output: str | None) -> Iterator[str]:
-    """Make an HTML page from a result, with those images that are still where they were.
+    """Make an HTML page from a result, with the images that are still in their place.
 
     RESULT.json is a file that `compute -o` wrote. If the result was computed with --report as well,
     it lists random images and pairs of neighbours for the page.

@@ -71,8 +71,8 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     "--complete",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take from this statistics file of the same images the networks that it has, and compute "
-    "only the others.",
+    help="Statistics file of the same images. Only networks that the file does not have are "
+    "computed; the others are taken from it.",
 )
 @option(
     "--part",
@@ -85,8 +85,8 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     "--since",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take from this earlier statistics file of the set the images that it has, and compute "
-    "only the new images.",
+    help="Earlier statistics file of the set. Only images that the file does not have are "
+    "computed.",
 )
 @QUIET
 @_FORCE
@@ -158,8 +158,8 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     bits of a single run.
 
     Each PART.npz is a file that `stats --part` wrote; the order does not matter. The merge is
-    refused if images are missing or in two files, or if the parts have different sets, protocols,
-    versions or devices.
+    refused if images are missing or in two files, or if the sets, protocols, versions or devices of
+    the parts differ.
     """
     _check_target(output, None, force, parts)
     from fidtool.diagnose.diagnosis import warnings_about

@@ -93,7 +93,8 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
             launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
     if not 0 <= launch.rank < launch.world_size:
         raise LaunchError(
-            f"rank {launch.rank} is out of range for a world size of {launch.world_size}"
+            f"rank {launch.rank} is out of range: with a world size of {launch.world_size}, ranks "
+            f"are from 0 to {launch.world_size - 1}"
         )
     return launch if launch.world_size > 1 else Launch()
 

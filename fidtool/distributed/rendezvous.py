@@ -145,7 +145,7 @@ class AbsentRanksError(RunError):
     """Some ranks did not enter a collective in time.
 
     Attributes:
-        missing: their global numbers, a tuple of integers.
+        missing: the global numbers of these ranks, a tuple of integers.
     """
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:

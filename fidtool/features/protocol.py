@@ -145,7 +145,7 @@ PROTOCOLS = {
             "bilinear-tf1",
             "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, "
             "torchmetrics with antialias=False",
-            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its "
+            "TTUR and later papers with TensorFlow; ADM (guided-diffusion) and users of its "
             "evaluator, such as DiT and SiT; EDM, EDM2; torch-fidelity",
             ("adm", "edm"),
             ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity", "legacy_tensorflow"),

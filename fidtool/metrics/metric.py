@@ -299,7 +299,7 @@ class Metric(Validated):
 
     @property
     def own_network(self) -> NetworkChoice | None:
-        """`network`, with what messages call it."""
+        """The metric's own network, with the name that messages use for it."""
         network = self.network()
         if network is None:
             return None

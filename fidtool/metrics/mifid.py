@@ -13,14 +13,14 @@ class MIFID(FID):
     FAKE copies REAL.
 
     The FID is divided by the mean cosine distance of the real images to the nearest generated image
-    if that distance is below ``cosine_distance_eps``. The value is at least 0.
+    if this mean is below ``cosine_distance_eps``. The value is at least 0.
     """
 
     cosine_distance_eps: float = Setting(
         0.1, METRICS, "X", flag="--mifid-eps", least=1e-9, most=1.0
     ).help(
         "MIFID: divide the FID by the mean cosine distance of the real images to the nearest "
-        "generated image if that distance is below X."
+        "generated image if this mean is below X."
     )
 
     name = "mifid"

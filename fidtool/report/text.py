@@ -69,7 +69,7 @@ def class_summaries(result: Comparison) -> list[str]:
         small = [part.counted for part in classes.classes if part.name in classes.left_out]
         groups = "classes" if classes.kind == "class" else "folders"
         lines.append(
-            f"{groups} left out, with fewer than {classes.min_class} images in REAL or FAKE: "
+            f"{groups} with fewer than {classes.min_class} images in REAL or FAKE are left out: "
             f"{shorten(', '.join(small))}"
         )
     return lines

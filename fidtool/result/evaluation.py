@@ -124,8 +124,8 @@ class SetResult:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
-        """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what
-        that lacks.
+        """Return the set that an entry in ``sets`` of the JSON describes. A KeyError names a
+        missing key.
         """
         image_set = cls(**from_json_fields(cls, content, complete=True))
         for size in image_set.sizes or ():
@@ -313,8 +313,9 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
-        """Return the comparison of an entry of the JSON's ``results``, of which these are the
-        values.
+        """Return the comparison that an entry of the JSON's ``results`` describes.
+
+        ``values`` are the values of the run.
         """
         fields = from_json_fields(cls, {**content, **content["sets"]}, complete=True)
         return cls(**fields, known=values)
@@ -335,7 +336,7 @@ def _corrected_numbers(key: str, interval: Interval | None) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outcome of a run; equal on all ranks.
+    """Result of a run, the same on all ranks.
 
     Attributes:
         definitions: definitions of the features, by layer; None if only files of unknown protocol
@@ -346,7 +347,7 @@ class Evaluation:
         differences: differences of all pairs of FAKEs that have error bars, in the order of the
             arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
-        not_computed: the requested metrics that could not be computed, at all or of some FAKEs.
+        not_computed: the requested metrics that could not be computed for some or all FAKEs.
     """
 
     definitions: Mapping[str, Definition | None] = field(metadata=NOT_IN_JSON)
@@ -397,8 +398,8 @@ class Evaluation:
 
     @property
     def alerts(self) -> list[ResultWarning]:
-        """All warnings, the worst first, those of the run as well; one that holds for several sets
-        names them all.
+        """All warnings, also about the whole run, the worst first. A warning about several sets is
+        listed once and names all of them.
         """
         of_results = merge_warnings(
             warning for result in self.results for warning in result.warnings
@@ -420,7 +421,7 @@ class Evaluation:
 
     @property
     def complete_settings(self) -> dict[str, dict[str, Any]]:
-        """``settings``, with the defaults of those that an older version did not have."""
+        """``settings``, with the defaults of settings that an older version did not have."""
         complete = {name: dict(own) for name, own in self.settings.items()}
         for value in self.values:
             usual = find_settings(BUILT_IN.get(value.metric, Metric))
@@ -429,8 +430,8 @@ class Evaluation:
         return complete
 
     def basis(self, value: Value) -> str:
-        """Return what the features of a value are: ``Inception, 2048 dimensions, protocol
-        pytorch-fid``.
+        """Return a description of the features of a value, such as ``Inception, 2048 dimensions,
+        protocol pytorch-fid``.
         """
         if value.features.layer == PIXELS:
             return PIXELS
@@ -523,7 +524,7 @@ class Evaluation:
         """Return the evaluation whose `to_dict` gave ``content``, except for secrets in URLs.
 
         Raises:
-            InputError: if the content is not a result, is that of a failed run, or is incomplete.
+            InputError: if the content is not a result, belongs to a failed run, or is incomplete.
         """
         _check_result(content, "the result")
         _check_schema(content)

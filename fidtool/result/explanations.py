@@ -100,7 +100,7 @@ class Uncertainty:
         withheld: why there is no interval; empty if there is one.
         curve: pairs of a number of images and their distance, ascending; the last pair is for all
             images.
-        real: what REAL counts as.
+        real: how REAL is treated: ``fixed``, as if it had no sampling error.
         level: confidence level of the interval.
     """
 
@@ -394,7 +394,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class NotComputed:
-    """A metric that could not be computed, at all or for some FAKEs.
+    """A metric that could not be computed for some or all FAKEs.
 
     Attributes:
         metric: its name, with the network in brackets if that is not the first one.

@@ -93,16 +93,17 @@ def verify(
 
     Args:
         result: an evaluation, the content of the result JSON, or the path of its file.
-        preset: name of the preset, see ``fidtool presets``; None for that of the run, or else of
-            its reference.
+        preset: name of the preset, see ``fidtool presets``; None for the preset of the run, or else
+            of its reference.
 
     Returns:
         One verdict per FAKE, in the order of the results: ``comparable`` is True, False, or None if
         some requirements are not known, and ``items`` has one entry per requirement.
 
     Raises:
-        InputError: if there is no such preset, there is none of the run and ``preset`` is None, or
-            the result cannot be read, is incomplete or is that of a failed run.
+        InputError: if the preset is unknown, if ``preset`` is None and neither the run nor its
+            reference has a preset, or if the result cannot be read, is incomplete or belongs to a
+            failed run.
     """
     if isinstance(result, (str, Path)):
         result = read_evaluation(result)

@@ -180,16 +180,17 @@ def class_warnings(
     about = expected_distance(real.gaussian(), least.fake, least.real)
     lines.append(
         f"the Fréchet distance is too high if a {kind} has as few as {least.real} real and "
-        f"{least.fake} generated images ({least.name}): a perfect generator of all of REAL would "
-        f"have about {about:.3g}; only compare it with distances for equal numbers of images"
+        f"{least.fake} generated images ({least.name}): for so few samples from the whole of "
+        f"REAL, a perfect generator would have about {about:.3g}; only compare it with distances "
+        "for equal numbers of images"
     )
     if max(result.smaller for result in rated) > 2 * least.smaller:
         total = math.fsum(result.fake * result.metrics[distance.key] for result in rated)
         weighted = total / sum(result.fake for result in rated)
         lines.append(
-            f"the mean Fréchet distance of {classes.mean[distance.key]:.5g} counts each {kind} "
-            "the same, even small ones with far too high distances: weighted by the number of "
-            f"generated images, the mean is {weighted:.5g}"
+            f"the mean Fréchet distance of {classes.mean[distance.key]:.5g} gives each "
+            f"{kind} the same weight, although small ones have far too high distances: weighted by "
+            f"the number of generated images, the mean is {weighted:.5g}"
         )
     return lines
 
@@ -200,7 +201,8 @@ def _one_sided_warnings(classes: Classes) -> list[str]:
     in_real = [part.name for part in classes.classes if not part.fake]
     in_fake = [part.name for part in classes.classes if not part.real]
     return [
-        f"{format_count(len(names), classes.kind, plural)} only in {side}: "
+        f"{format_count(len(names), classes.kind, plural)} {'is' if len(names) == 1 else 'are'} "
+        f"only in {side}: "
         f"{shorten(', '.join(names))}"
         for side, names in (("REAL", in_real), ("FAKE", in_fake))
         if names

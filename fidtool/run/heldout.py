@@ -14,7 +14,6 @@ from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.distances.frechet import distance_between
 from fidtool.errors import ResultWarning
 from fidtool.features.protocol import FEATURES
-from fidtool.names import format_count
 from fidtool.result.explanations import Heldout, Nearest
 from fidtool.run.compute import MetricRunner
 from fidtool.statistics.set_statistics import MeasuredSet
@@ -70,9 +69,10 @@ class HeldoutComparer:
         ]
         same = 0 if self.distances is None else int((self.distances == 0).sum())
         if same:
+            are = "image is" if same == 1 else "images are"
             text = (
-                f"{format_count(same, 'image')} at distance 0 from REAL, so not held out: no "
-                "image in FAKE can be closer"
+                f"{same} {are} at distance 0 from REAL and thus not held out: no image in FAKE can "
+                "be closer"
             )
             warnings.append(ResultWarning(path, text, "high"))
         used = len(training.features[FEATURES])

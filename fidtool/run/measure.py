@@ -421,7 +421,8 @@ class Measurer:
         if not usable:
             needed = " and ".join(definitions[name].network for name in needs.layers)
             raise InputError(
-                f"{problem} have none of {needed} with the settings and metrics of this run"
+                f"{problem} do not have {needed} with the settings and metrics of this run:",
+                "pass statistics that were computed with the same settings",
             )
         part = self._get_images(set_plan).part
         for name, theirs, ours in (
@@ -432,8 +433,10 @@ class Measurer:
             if theirs != ours:
                 raise InputError(f"{problem} have {name} {theirs}, and this run has {ours}")
         if known.pictures is None or not settings.diagnose:
-            needed = f"compared by records, without {option('diagnose', False)}"
-            raise InputError(f"{problem} must be of the same images, which are {needed}")
+            raise InputError(
+                f"{problem} must come from the same images, which only records can show:",
+                f"compute both without {option('diagnose', False)}",
+            )
         return usable
 
     def _read_cache(self, set_plan: SetPlan) -> Statistics | None:

@@ -569,8 +569,8 @@ def _open_statistics(
             open_images(f"{path}:{images}", settings.recursive, settings.floats), file
         )
     text = (
-        f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "
-        f"{path}:{images} to use the images"
+        f"{path} has both statistics (mu, sigma) and images ({images}), and the statistics are "
+        f"used; pass {path}:{images} to use the images"
     )
     return SetContent(None, file, ResultWarning("", text))
 
@@ -594,8 +594,8 @@ def _open_features(
         return statistics_from_array(path, array.read(files), name, wanted)
     if floats and not key:
         raise InputError(
-            f"{path} has {format_count(len(floats), 'array')} that may be features of images, for "
-            f"`compute` with {option('features', True)}:",
+            f"{path} has {format_count(len(floats), 'array')} that may be features of images, "
+            f"which `compute` takes with {option('features', True)}:",
             *(f"pass {path}:{name}" for name in floats),
         )
     return None

@@ -68,7 +68,9 @@ class RunRecord:
         images_per_second: ``images_computed`` divided by the seconds of extraction; None if nothing
             was extracted.
         versions: versions of Python and of the libraries that affect the values.
-        command, host, date: see `Origin`.
+        command: the command line, one entry per argument; for a Python program, its name.
+        host: name of rank 0's machine.
+        date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
         config: settings that differ from their defaults, by the names of their keywords.
         warnings: what may be wrong with the whole run.
         notes: further information, such as which settings were taken from a statistics file.

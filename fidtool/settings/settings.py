@@ -134,16 +134,16 @@ class CheckSettings(Validated):
         None, IMAGES, "N", flag="--num --num-images", least=1, common=True
     ).help("Use a sample of N images from every set.")
     sample: Literal["random", "first"] = Setting("random", IMAGES).help(
-        "How a sample is chosen: at random, reproducibly, or as the first images by name; in an "
-        "array or a list, the first as stored."
+        "How a sample is chosen: random draws a reproducible sample; first takes the first images "
+        "by name, or as stored in an array or a list."
     )
     seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
     recursive: bool = Setting(True, IMAGES).help("Search subfolders as well.", default="recursive")
     value_range: tuple[float, float] | None = Setting(
         None, IMAGES, "LOW,HIGH", convert=parse_value_range
     ).help(
-        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not "
-        "needed for integers."
+        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. "
+        "Integers do not need it."
     )
     float_to_byte: Literal["round", "floor"] | None = Setting(None, IMAGES).help(
         "How floats become bytes. round rounds them, as torchvision's save_image does; floor "
@@ -151,8 +151,8 @@ class CheckSettings(Validated):
         default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
     frames: str = Setting("first", IMAGES, choices=("first", "all")).help(
-        "Which frames or pages of a GIF, APNG, WebP or TIFF file to use: the first, or all, each "
-        "as an image of its own."
+        "Which frames or pages of a GIF, APNG, WebP, AVIF or TIFF file to use: the first, or all, "
+        "each as an image of its own."
     )
     max_pixels: int = Setting(MAX_PIXELS, IMAGES, "N", least=1).help(
         "Do not read images with more than N pixels, which may be decompression bombs."
@@ -212,9 +212,9 @@ class StatisticsSettings(CheckSettings):
     protocol: ProtocolName | OwnProtocolName | None = Setting(
         None, MEASURE, "NAME", choices=(), common=True
     ).help(
-        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2 pil or "
-        "torch, for clip openai. See `fidtool protocols`.",
-        default="pytorch-fid; with a statistics file, the file's",
+        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2: pil or "
+        "torch; for clip: openai. See `fidtool protocols`.",
+        default="pytorch-fid, or the protocol of a statistics file",
     )
     extractor: str | NetworkChoice | Sequence[Any] | None = Setting(
         None, MEASURE, "NAME,NAME", common=True, convert=_parse_networks
@@ -224,13 +224,13 @@ class StatisticsSettings(CheckSettings):
         "package.module:NAME), whose code is executed. NAME@weights=FILE,step=S,size=N,protocol=P "
         "holds settings for one network. inception@weights=FILE is Inception with other weights; "
         "its values are not FIDs.",
-        default="inception; with a statistics file, the file's",
+        default="inception, or the network of a statistics file",
     )
     dims: int | None = Setting(
         None, MEASURE, choices=("64", "192", "768", "2048"), common=True
     ).help(
         "Number of feature dimensions, which selects a layer of Inception.",
-        default="2048; with a statistics file, the file's",
+        default="2048, or the dimensions of a statistics file",
     )
     weights: File = Setting(None, MEASURE, "FILE").help(
         "Weights of the network: a file, or the name of weights in open_clip.",
@@ -242,9 +242,9 @@ class StatisticsSettings(CheckSettings):
     feature_step: int | None = Setting(
         None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]
     ).help(
-        "Round the features to multiples of 2^-S. The features must be below 2^(23-S). Not for "
-        "Inception.",
-        default="what the network declares, else chosen from the first images of REAL",
+        "Round the features to multiples of 2^-S. The features must be below 2^(23-S). Does "
+        "not apply to Inception.",
+        default="the step that the network declares, else one that suits the first images of REAL",
     )
     metrics: str | Sequence[str | Metric] = Setting(
         "fid", METRICS, "NAME,NAME", common=True, convert=select_metrics
@@ -257,13 +257,13 @@ class StatisticsSettings(CheckSettings):
         "What to do if a file cannot be read: fail, or skip it with a warning."
     )
     max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
-        "Maximum fraction of a set's files that may be skipped as unreadable."
+        "Maximum fraction of a set's files that may be skipped because they cannot be read."
     )
     crop: str | Crop | None = Setting(
         None, IMAGES, "NAME:SIZE", common=True, convert=Crop.parse
     ).help(
-        "Crop and resize the images of REAL, or of `stats`, as published code does: a name "
-        f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+        "Crop and resize the images of REAL, or the set of `stats`, as published code does: a "
+        f"name ({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(
@@ -470,7 +470,7 @@ class Settings(StatisticsSettings):
     """
 
     allow_mismatch: bool = Setting(False, MEASURE).help(
-        "Compare statistics files with different protocols; only warn about it."
+        "Compare statistics files even if their protocols differ, with a warning."
     )
     per_class: bool = Setting(False, METRICS, common=True).help(
         "Also compute the metrics for each class, against the same class of REAL, from the same "
@@ -499,10 +499,10 @@ class Settings(StatisticsSettings):
         "applies to REAL only."
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
-        "Sample size of REAL, instead of the sample size of every set."
+        "Size of the sample from REAL. Overrides the sample size for all sets."
     )
     num_fake: int | None = Setting(None, IMAGES, "N", least=1).help(
-        "Sample size of every FAKE, instead of the sample size of every set."
+        "Size of the sample from every FAKE. Overrides the sample size for all sets."
     )
     features: bool = Setting(False, IMAGES).help(
         "Accept features of images as sets: floats of shape (N, D) in FILE.npy, in FILE.pt, or in "
@@ -533,7 +533,7 @@ class Settings(StatisticsSettings):
         default="position for arrays and lists, else name",
     )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(
-        "Fail if a FAKE does not have exactly N images, before sampling."
+        "Fail if a FAKE does not have exactly N images before a sample is taken."
     )
     uncertainty: bool = Setting(False, DIAGNOSIS, common=True).help(
         "Compute error bars for the metric fid: its bias, the bias-corrected value with a 95 % "
@@ -624,7 +624,7 @@ class Settings(StatisticsSettings):
             has_pairs or has_captions,
             "pairs_output",
             "writes the values of single images or pairs, which no requested metric has",
-            f"add psnr, or clip-score, {to_metrics}",
+            f"add psnr or clip-score {to_metrics}",
         )
         require(
             has_captions,

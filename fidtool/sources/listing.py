@@ -388,7 +388,7 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
         advice = ["remove the labels", "write a .csv file whose first line is path,label"]
     elif os.path.exists(written):
         seems = f", but {written} exists, and paths are relative to the folder of the list"
-        advice = ["move the list here"]
+        advice = ["move the list to the working directory"]
     elif broken:
         seems = f", which is {broken}"
         advice = [repair or "fix the list"]

@@ -77,10 +77,10 @@ class Images:
             of images or a map-style ``Dataset``; or an iterable, which is iterated over once. An
             iterable may also yield batches: lists of images, or arrays or tensors of four
             dimensions. Or a function ``generate()``, ``generate(n)`` or ``generate(n, seed)`` that
-            returns or yields n images, as a list, array or tensor; if it returns fewer, it is
-            called again, and more are cut off. It is called for batches until there are ``num``
-            images, each rank generates its share, and torch's generators are seeded before each
-            call, so that the images depend on the run's ``seed`` and ``batch_size``, but not on the
+            returns or yields n images, as a list, array or tensor. If it returns fewer, it is
+            called again; surplus images are cut off. It is called for batches until there are
+            ``num`` images, and each rank generates its share. torch's generators are seeded before
+            each call, so the images depend on the run's ``seed`` and ``batch_size``, but not on the
             number of ranks.
         name: name of the set in results and messages; by default, its role, such as the argument's
             name.

@@ -137,6 +137,7 @@ def _match_partners(
         *_describe_unpaired(real, real_keys, fake_keys),
     ]
     if alone:
+        have = "has" if len(alone) == 1 and alone[0].startswith("1 ") else "have"
         what = "number" if how == "number" else "relative path without suffix"
         if _parse_suffix(how):
             what += f" and then {_parse_suffix(how)!r}"
@@ -145,7 +146,7 @@ def _match_partners(
         if fitting is not None:
             remedies = [f"pass {option('pairs', fitting)}", "rename them"]
         raise InputError(
-            f"no partner with the same {what} for {' and '.join(alone)}:",
+            f"{' and '.join(alone)} {have} no partner with the same {what}:",
             *remedies,
             setting="pairs",
         )

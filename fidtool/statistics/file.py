@@ -260,7 +260,7 @@ def read_statistics(
     key: str = "",
     networks: Mapping[str, NetworkChoice] | None = None,
 ) -> Statistics:
-    """Read a statistics file: ours, or one of another tool in a layout of
+    """Read a statistics file that was written by fidtool, or by another tool in a layout of
     `fidtool.statistics.foreign`.
 
     The file is an ``.npz`` archive or a pickle, whatever its name. Pickled objects are refused and
@@ -280,9 +280,9 @@ def read_statistics(
         float64. Their attributes are None where the file does not have them.
 
     Raises:
-        InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, the
-            values are not a mean and a covariance, or it has several statistics of which none was
-            named.
+        InputError: if the file does not exist or is damaged, if keys are missing, shapes are wrong
+            or the values are not a mean and a covariance, or if the file has several statistics and
+            none is named.
         RunError: if there is not enough space for the features.
     """
     if files is None:

@@ -526,7 +526,7 @@ def _inception_mismatch(layer: LayerStatistics) -> str:
         return ""
     lowest = layer.mu.min()
     if lowest < 0:
-        return f"whose features are never below zero, as a mean of {lowest:.3g} is"
+        return f"whose features are never negative, but the mean of one is {lowest:.3g}"
     length = np.linalg.norm(layer.mu)
     spread = np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]

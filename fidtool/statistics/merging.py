@@ -25,8 +25,8 @@ from fidtool.validation import MAX_SKIP, max_skipped_files
 
 
 def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> Statistics:
-    """Merge the statistics of the parts of a set, in any order, to those of a single run: all bits
-    are the same.
+    """Merge the statistics of all parts of a set, in any order. The result has the bits of a single
+    run.
 
     Args:
         parts: all parts of one set: files that ``fidtool stats --part`` has written, or
@@ -34,12 +34,12 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
             one after the other.
 
     Returns:
-        The statistics of the whole set, as if computed at once. On ranks other than rank 0 they are
-            absent, as the parts are.
+        The statistics of the whole set, as a single run computes them. Other ranks than rank 0, on
+            which the parts are placeholders, get a placeholder.
 
     Raises:
-        InputError: if images are missing or in several parts, or the parts are of different sets,
-            protocols, versions or devices. The message names the files.
+        InputError: if images are missing or in several parts, or if the sets, protocols, versions
+            or devices of the parts differ. The message names the files.
     """
     if isinstance(parts, str | os.PathLike | Statistics):
         parts = [parts]

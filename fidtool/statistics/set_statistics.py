@@ -81,8 +81,8 @@ def check_moments(
 class LayerStatistics:
     """Mean and covariance of the features of one layer.
 
-    A part of a checkpoint, and a part without a readable image, has sums alone, and an empty mean
-    and covariance.
+    In a chunk of a checkpoint, and in a part without a readable image, there are only sums, and the
+    mean and the covariance are empty.
 
     Attributes:
         mu: float64 array of shape (dims,).
@@ -90,8 +90,8 @@ class LayerStatistics:
         definition: definition of the features; None in files of other tools.
         features: per-image features, float32 array of shape (count, dims); None if only their sums
             were needed.
-        sums: the exact sums that they are of, see `ExactMoments.totals`; None if unknown, as in
-            files of other tools.
+        sums: the exact sums from which mean and covariance are computed, see
+            `ExactMoments.totals`; None if unknown, as in files of other tools.
     """
 
     mu: NDArray[np.float64] = field(repr=False)
@@ -179,7 +179,7 @@ class Statistics:
         return {layer: self.layers[name] for layer, name in names.items()}
 
     def whole(self, path: str) -> Statistics:
-        """Return the statistics. An InputError if they are of a part of a set."""
+        """Return the statistics. Raises `InputError` if they belong to a part of a set."""
         if self.part is not None:
             raise InputError(
                 f"{path} has statistics of a part of a set, {self.part.name}:",
@@ -188,7 +188,7 @@ class Statistics:
         return self
 
     def same_images(self, other: Statistics) -> bool:
-        """Whether both are of the same pixels in the same order, as far as is known."""
+        """Whether both come from the same pixels in the same order, as far as is known."""
         if self.count != other.count:
             return False
         if not self.pictures or not other.pictures:

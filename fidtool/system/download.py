@@ -196,7 +196,7 @@ class RemoteFile:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise DownloadError(f"it is incomplete after the deadline{self._format_position()}")
+            raise DownloadError(f"it was not complete at the deadline{self._format_position()}")
 
     def _format_position(self) -> str:
         total = "" if self.size is None else f" of {self.size}"

@@ -68,8 +68,8 @@ REMOTE_BYTES = Variable(
 )
 WEIGHTS = Variable(
     "FIDTOOL_WEIGHTS",
-    "File with the published Inception weights. It is used instead of the other locations, and "
-    "`--weights` instead of it.",
+    "File with the published Inception weights. If it is set, no other location is searched. "
+    "`--weights` overrides it.",
     "the first location that has them, see [weights](weights.md)",
 )
 WEIGHTS_URL = Variable(

@@ -232,7 +232,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         """Number of real images that were added on this rank, or on all ranks while synced: int64
         scalar tensor.
 
-        If there are real statistics, that of their images; -1 if they do not have it.
+        With ``real_statistics``, it is the number of their images, or -1 if that is unknown.
         """
         count = self._count_of_real(self._sums)
         return torch.tensor(-1 if count is None else count, device=self.device)
@@ -256,10 +256,10 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
                 the tensor as it is.
             real: whether the images are real (True) or generated (False).
             index: number of each image's sample in the dataset: integers, a tensor or list of shape
-                (n,). Images of one sample count once until ``reset``: images that a rank adds
-                again, and images that several ranks have, if they are among the latest 1,024 images
-                on all of these ranks but one. So a sampler may repeat samples to give all ranks the
-                same number. None counts each image. See `WithIndex`.
+                (n,). Images of one sample count once until ``reset``. This holds for images that a
+                rank adds again. It also holds for images that several ranks add, if they are among
+                the latest 1,024 images on all of these ranks but one. So a sampler may repeat
+                samples to give all ranks the same number. None counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.

@@ -81,7 +81,7 @@ class FIDCallback(Base):
             before each call.
         reference: folder of real images, statistics file (.npz), or `fidtool.Statistics`.
         num_samples: number of images to generate, over all ranks.
-        every_n_epochs: k. The epochs k, 2k, 3k, … are evaluated, counted from 1, as in
+        every_n_epochs: number k. The epochs k, 2k, 3k, … are evaluated, counted from 1, as in
             ModelCheckpoint, which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.

@@ -244,9 +244,9 @@ class ImageSums(SampleRows):
             yield ResultWarning(
                 "",
                 f"{twice} of {self.count} {self.noun} count more than once, because several ranks "
-                f"or merged metrics have the same samples, more than {HELD_ROWS} images before "
-                f"their last: give each of them its own samples, or {self.reset} before the next "
-                "epoch, in which shuffled samples are on other ranks",
+                f"or merged metrics have the same samples, which are not among their latest "
+                f"{HELD_ROWS} images: give each rank or metric its own samples, or {self.reset} "
+                "before the next epoch, in which shuffled samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
         # Real images of known samples are equal in the dataset.

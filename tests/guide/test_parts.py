@@ -267,7 +267,7 @@ def test_measured_constants_of_the_plan_are_those_of_the_benchmarks() -> None:
 def test_size_of_a_part(place: tuple[Path, dict[str, str]]) -> None:
     folder, environment = place
     (size,) = re.findall(
-        r"a part has (\S+) MB .+ To these come (\d+) bytes .+ or (\d+) bytes with",
+        r"a part has (\S+) MB: .+ adds its name and (\d+) bytes; .+ it adds (\d+) bytes\.",
         " ".join(PAGE.split()),
     )
     assert float(size[0]) == pytest.approx(

@@ -148,7 +148,7 @@ def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) ->
     assert "dog" not in line
     assert not any("no images of" in each for each in messages(result))
     for side, name in (("REAL", "dog"), ("FAKE", "elk")):
-        assert f"{fake}: 1 class only in {side}: {name}" in messages(result)
+        assert f"{fake}: 1 class is only in {side}: {name}" in messages(result)
 
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
@@ -160,7 +160,7 @@ def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> No
     )
     assert result["warnings"][messages(result).index(line)]["severity"] == "medium"
     sizes, perfect = re.findall(
-        r"has as few as (.*?): .* of all of REAL would have about ([\d.]+);", line
+        r"has as few as (.*?): .* of REAL, a perfect generator would have about ([\d.]+);", line
     )[0]
     assert sizes in (
         "24 real and 30 generated images (ant)",
@@ -188,7 +188,7 @@ def test_a_mean_that_few_images_dominate_is_said_to_be_one(here: Run, tmp_path: 
     (line,) = (
         each for each in messages(document["results"][0]) if "the mean Fréchet distance" in each
     )
-    assert f" of {mean:.5g} counts each class the same" in line
+    assert f" of {mean:.5g} gives each class the same weight" in line
     assert line.endswith(f"weighted by the number of generated images, the mean is {weighted:.5g}")
 
 
@@ -337,7 +337,7 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
     assert {*found} == {"day/front", "day/rear", "night/front", "night/rear"}
     alone = here("compute", "real/day/rear", "fake/day/rear", *arguments)
     assert found["day/rear"]["metrics"] == alone.metrics
-    assert "fake: 1 folder only in FAKE: night/rear" in messages(document["results"][0])
+    assert "fake: 1 folder is only in FAKE: night/rear" in messages(document["results"][0])
     lines = here("compute", "real", "fake", *QUICK, "--per-folder").stdout.splitlines()
     assert re.fullmatch(
         rf"{re.escape(FD)} per folder: mean [\d.]+ over 3 folders, "

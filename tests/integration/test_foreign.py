@@ -265,8 +265,8 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     refused = here("compute", "good.npz", "bad.npz")
     assert refused.status == 2
     assert (
-        "bad.npz was not computed with Inception, whose features are never below zero, as a mean "
-        "of -1e-09 is" in refused.error
+        "bad.npz was not computed with Inception, whose features are never negative, but the mean "
+        "of one is -1e-09: pass" in refused.error
     )
     named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
     assert (named.status, named.stdout.startswith("FD (64 dimensions): ")) == (0, True)

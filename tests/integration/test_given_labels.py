@@ -233,8 +233,8 @@ def test_classes_of_one_set_are_named(environment: dict[str, str]) -> None:
     )
     (result,) = evaluation.results
     warnings = [warning.text for warning in result.warnings]
-    assert "1 class only in REAL: 0" in warnings
-    assert "1 class only in FAKE: 3" in warnings
+    assert "1 class is only in REAL: 0" in warnings
+    assert "1 class is only in FAKE: 3" in warnings
 
 
 def test_names_of_a_dataset_have_its_order(
@@ -537,7 +537,9 @@ def test_small_classes_are_left_out_of_the_mean(
 ) -> None:
     arguments = ("compute", place / "real", place / "fake", *QUICK, "--min-class", 9)
     outcome = here(*arguments, "--report", "r.html", "-o", "r.json")
-    line = "classes left out, with fewer than 9 images in REAL or FAKE: n03 (7 in REAL, 7 in FAKE)"
+    line = (
+        "classes with fewer than 9 images in REAL or FAKE are left out: n03 (7 in REAL, 7 in FAKE)"
+    )
     assert line in outcome.stdout.splitlines()
     assert "over 2 classes, worst" in outcome.stdout
     assert f"<p>{line}.</p>" in (tmp_path / "r.html").read_text()

@@ -208,8 +208,8 @@ def test_a_set_that_is_not_held_out_is_reported(here: Run, place: Path) -> None:
         "compute", "real", "few", "--heldout", "leaked", *NETWORK, "--num-real", 70, "--json"
     )
     assert (
-        "leaked: 70 images at distance 0 from REAL, so not held out: no image in FAKE can be closer"
-        in done.stderr
+        "leaked: 70 images are at distance 0 from REAL and thus not held out: no image in FAKE "
+        "can be closer" in done.stderr
     )
     assert (
         "real: only 70 of 80 images are compared with FAKE one by one: copies of the other "

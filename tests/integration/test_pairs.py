@@ -589,11 +589,14 @@ def resized(real: Path, recon: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (remove, ["no partner with the same", "for 1 image of", "real (004.png)"]),
-        (add, ["1 image of", "recon (extra.png): rename them, or see --pairs HOW"]),
+        (remove, ["1 image of", "real (004.png) has no partner with the same"]),
+        (
+            add,
+            ["1 image of", "recon (extra.png) has no partner", "rename them, or see --pairs HOW"],
+        ),
         (
             rename,
-            ["recon (four.png) and 1 image of", "real (004.png): rename them, or see --pairs HOW"],
+            ["recon (four.png) and 1 image of", "real (004.png) have no partner with the same"],
         ),
         (twice, ["004.bmp and 004.png of", "would have the same partner"]),
         (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, but one has 5×9"]),

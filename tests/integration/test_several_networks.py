@@ -376,7 +376,8 @@ def test_statistics_are_completed_without_running_the_first_network_again(
         "stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments
     )
     assert lacking.error.endswith(
-        "have none of tiny_network.py:colours with the settings and metrics of this run"
+        "do not have tiny_network.py:colours with the settings and metrics of this run: pass "
+        "statistics that were computed with the same settings"
     )
     for changed in (("--precision", "bf16"), ("--crop", "center:16"), ("--no-diagnosis",)):
         refused = here(

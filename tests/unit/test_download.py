@@ -37,7 +37,7 @@ def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MIN_BYTES_PER_SECOND", 1e12)
     with (
         server(bytes(100_000)) as (url, _),
-        pytest.raises(DownloadError, match="it is incomplete after the deadline"),
+        pytest.raises(DownloadError, match="it was not complete at the deadline"),
     ):
         RemoteFile(url).read()
 

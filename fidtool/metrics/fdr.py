@@ -54,15 +54,12 @@ class FDR(FID):
     other_names = ("fdr6",)
     numbers = (
         Number(
-            "fdr",
-            "FDr",
-            "lower",
-            "Fréchet distance, divided by the distance of ImageNet's validation set",
+            "fdr", "FDr", "lower", "Fréchet distance divided by that of ImageNet's validation set"
         ),
     )
     summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)
     frechet = False
-    by_name = f"it needs the networks of FD-Loss; pass {option('preset', 'fdr6')}"
+    by_name = f"it needs the networks of FD-Loss, pass {option('preset', 'fdr6')}"
     phase = ""
 
     def check(self, facts: MetricFacts) -> None:

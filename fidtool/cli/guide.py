@@ -132,7 +132,7 @@ def find_sections(words: Sequence[str]) -> list[Section]:
     headings, or headings and page, have words that begin like them.
     """
     found: list[list[Section]] = [[], [], [], []]
-    # An underscore is between words: `https_proxy` has the word proxy.
+    # An underscore is between words: https_proxy has the word proxy.
     begun = [
         re.compile(rf"(?<![^\W_]){re.escape(word)}") for word in _plain(" ".join(words)).split()
     ]

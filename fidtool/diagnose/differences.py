@@ -131,8 +131,7 @@ _IMPLIED_DIFFERENCES = {
     "rough": {"less detail"},
 }
 
-# What is said of a difference, by its code, with its values in place of the braces.
-_TEXTS = {
+TEXTS = {
     NOT_COMPARED: "{}",
     "other size": "{}: {}, which changes the distance; {}",
     "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: "
@@ -174,6 +173,7 @@ _TEXTS = {
     "resolution: they were enlarged from a smaller size or blurred, or {}; prepare both sets in "
     "the same way",
 }
+"""What is said of a difference, by its code, with its values in place of the braces."""
 
 # Code, and the values in its text.
 _Difference = tuple[str, tuple[object, ...]]
@@ -199,7 +199,7 @@ def pair_findings(
     for code, values in differences:
         if code not in explained:
             severity = _SEVERITIES.get(code, "medium")
-            message = _TEXTS[code].format(*values)
+            message = TEXTS[code].format(*values)
             findings.append(Finding(code, severity, len(fake), "", message, "pair"))
     return findings
 

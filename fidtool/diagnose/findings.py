@@ -68,8 +68,7 @@ ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 written both. Noise is not one of them, as some textures are noisy.
 """
 
-# What is said of the images of a finding, by its code. ``{}`` is replaced by a detail.
-_TEXTS = {
+TEXTS = {
     "unscaled": f"have no pixel value above {_UNSCALED}: values in [0, 1] were saved as bytes "
     "without scaling; multiply them by 255",
     "black": "are black: they are failed samples (NaN becomes 0), images blanked by a filter, or "
@@ -96,6 +95,7 @@ _TEXTS = {
     "mixed formats": "are in a lossy format (JPEG, lossy WebP) and the others are not, so only "
     "some have compression artefacts: save all in the same format",
 }
+"""What is said of the images of a finding, by its code. ``{}`` is replaced by a detail."""
 
 
 About = Literal["fake", "real", "pair"]
@@ -143,7 +143,7 @@ def _make_known_finding(
     images: ImageRecords, code: str, severity: Severity, which: Flags, detail: str = ""
 ) -> Finding:
     """Return a finding with the text of its code, in which ``detail`` replaces the braces."""
-    message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
+    message = f"{which.sum()} of {len(images)} images {TEXTS[code].format(detail)}"
     return _make_finding(images, code, severity, which, message)
 
 

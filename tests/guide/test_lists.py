@@ -25,8 +25,8 @@ from support.places import ROOT, SCRIPTS
 README = ROOT / "README.md"
 GATED = [name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers)]
 FINDINGS = {
-    *findings._TEXTS,
-    *differences._TEXTS,
+    *findings.TEXTS,
+    *differences.TEXTS,
     *FLAGS,
     findings.UNREADABLE,
     COPIES,

@@ -73,7 +73,7 @@ class CLIPScore(CLIPMetric):
     further = ("clip_score_cut",)
     usual_network = _USUAL
     fake_features = fake_only = captions = True
-    by_name = f"it needs a caption for each image, name it and pass {option('captions')}"
+    by_name = f"it needs a caption for each image: request it by name and pass {option('captions')}"
 
     def __post_init__(self) -> None:
         super().__post_init__()

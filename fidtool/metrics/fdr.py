@@ -62,7 +62,7 @@ class FDR(FID):
     )
     summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)
     frechet = False
-    by_name = f"it needs the networks of FD-Loss, pass {option('preset', 'fdr6')}"
+    by_name = f"it needs the networks of FD-Loss: pass {option('preset', 'fdr6')}"
     phase = ""
 
     def check(self, facts: MetricFacts) -> None:

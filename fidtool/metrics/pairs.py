@@ -39,7 +39,7 @@ class PairMetric(Metric):
     A subclass declares one `Number` with the layer ``pixels``, and overrides `of_pair`.
     """
 
-    by_name = "it compares each image with its original, name it for reconstructions"
+    by_name = "metrics of image pairs, for reconstructions, must be requested by name"
 
     @abstractmethod
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:

@@ -159,7 +159,7 @@ def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: 
     (place / "lists/a.txt").write_text("\n".join(lines))
     but = (
         f"but {lines[0]} exists, and paths are relative to the folder of the list: move the list "
-        "here"
+        "to the working directory"
     )
     assert but in here("compute", "images", "lists/a.txt", *SMALL).error
 

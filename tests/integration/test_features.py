@@ -91,7 +91,7 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
         takes = "; `compute` takes features of images, NxD, with --features"
         assert error.endswith(takes)
     assert here("check", "real.npy").error.endswith(takes)
-    may = "may be features of images, for `compute` with --features: pass"
+    may = "may be features of images, which `compute` takes with --features: pass"
     for more in ((), ("--features",)):
         error = here("compute", "images", "several.npz", *more).error
         assert error.endswith(

@@ -126,29 +126,41 @@ def render(text: str) -> str:
     return "".join(parts)
 
 
+def _find_headings(words: Sequence[str]) -> list[Section]:
+    """Return the sections whose headings have exactly these words."""
+    plain = _plain(" ".join(words)).split()
+    patterns = [re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])") for word in plain]
+    return [
+        section
+        for page in TOPICS
+        for section in read_sections(page)
+        if all(pattern.search(_plain(section.title)) for pattern in patterns)
+    ]
+
+
 def find_sections(words: Sequence[str]) -> list[Section]:
     """Return the sections with words that begin with each of ``words``, whatever their case,
     accents and spelling. Those come first whose headings have exactly these words, then those whose
     headings, or headings and page, have words that begin like them.
     """
-    found: list[list[Section]] = [[], [], [], []]
+    exact = _find_headings(words)
+    found: list[list[Section]] = [[], [], []]
     # An underscore is between words: https_proxy has the word proxy.
     begun = [
         re.compile(rf"(?<![^\W_]){re.escape(word)}") for word in _plain(" ".join(words)).split()
     ]
-    whole = [re.compile(rf"{pattern.pattern}(?![^\W_])") for pattern in begun]
     for page in TOPICS:
         for section in read_sections(page):
             title = _plain(section.title)
-            if all(pattern.search(title) for pattern in whole):
+            if section in exact:
+                continue
+            if all(pattern.search(title) for pattern in begun):
                 found[0].append(section)
-            elif all(pattern.search(title) for pattern in begun):
-                found[1].append(section)
             elif all(pattern.search(f"{page} {title}") for pattern in begun):
-                found[2].append(section)
+                found[1].append(section)
             elif all(pattern.search(_plain(section.text)) for pattern in begun):
-                found[3].append(section)
-    return [section for group in found for section in group]
+                found[2].append(section)
+    return [section for group in (exact, *found) for section in group]
 
 
 def _plain(text: str) -> str:
@@ -205,7 +217,7 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     if sections:
         yield from _show(sections)
         if sections[0].name not in (typed, sections[0].page):
-            click.echo(f"\nThis is the section {sections[0].name}.{_others(typed)}", err=True)
+            click.echo(f"\nThis is the section {sections[0].name}.", err=True)
     elif matches:
         yield from _list_sections(matches)
     else:
@@ -226,21 +238,6 @@ def _tidy(words: Sequence[str]) -> str:
     if path == "index" or not anchor:
         return path.removesuffix(".md")
     return f"{path}{mark}{anchor}"
-
-
-def _others(typed: str) -> str:
-    """Return which other sections have the words in their headings, as a sentence; empty if none
-    has.
-    """
-    words = _plain(typed.replace("#", " "))
-    if not words.isalpha():
-        return ""
-    found = [
-        section.name
-        for section in find_sections([words])
-        if section.anchor != words and words in re.findall(r"\w+", _plain(section.title))
-    ]
-    return f" The word is also in the headings {', '.join(found)}." if found else ""
 
 
 def _suggestions(typed: str) -> Iterator[str]:
@@ -284,8 +281,8 @@ def _find_named(typed: str) -> list[Section]:
     named = [
         section for name in TOPICS for section in read_sections(name) if section.anchor == slug
     ]
-    # The names of JSON's keys are deeper headings, which must not hide others with the same word.
-    if len(named) == 1 and (named[0].level <= 2 or find_sections([typed])[1:] == []):
+    # Other headings may have the same words: then all are listed.
+    if len(named) == 1 and len(_find_headings(slug.split("-"))) == 1:
         return _with_subsections(named[0].page, slug)
     if named or mark or not begun:
         return []

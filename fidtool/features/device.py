@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,6 +94,73 @@ def make_device(device: torch.device, launch: Launch | None = None) -> Device:
     name = f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})"
     threads = available_threads(launch.local_world_size)
     return Device(torch.device("cpu"), name, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device. A GPU copies it after its work so far, and the host
+    does not wait for that. On the CPU, the result is the tensor itself.
+    """
+    if device.type == "cuda":
+        # torch keeps pinned memory until the GPU has copied it.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+class HostCopy:
+    """A copy of a tensor in the memory of the CPU. A GPU makes it after its work so far, and the
+    host only waits for it in `wait`. A tensor on the CPU is not copied.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # torch allocates pinned memory for it.
+        self._tensor = tensor.to("cpu", non_blocking=True)
+        self._copied: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._copied is None or self._copied.query()  # type: ignore[no-untyped-call]
+
+    def wait(self) -> torch.Tensor:
+        """Return the copy when it is ready."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._tensor
+
+
+class StreamTimer:
+    """Measures how long a GPU works on what is launched in blocks of code, by events in its current
+    stream. The host does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        # The start and the stop of blocks whose work may not have ended.
+        self._blocks = deque[tuple[torch.cuda.Event, torch.cuda.Event]]()
+        self._milliseconds = 0.0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        start.record()
+        yield
+        stop.record()
+        self._blocks.append((start, stop))
+        while self._blocks and self._blocks[0][1].query():  # type: ignore[no-untyped-call]
+            self._read_oldest()
+
+    def read_seconds(self) -> float:
+        """Return the seconds of all blocks so far, once their work has ended."""
+        while self._blocks:
+            self._read_oldest()
+        return self._milliseconds / 1000
+
+    def _read_oldest(self) -> None:
+        start, stop = self._blocks.popleft()
+        stop.synchronize()
+        self._milliseconds += start.elapsed_time(stop)
 
 
 def nvidia_capability(device: torch.device) -> tuple[int, int] | None:

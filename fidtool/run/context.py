@@ -63,11 +63,14 @@ class Clock:
         try:
             yield
         finally:
-            ended = time.perf_counter()
-            with self._adding:
-                self.seconds[name] = self.seconds.get(name, 0.0) + share * (ended - started)
-                self.last[name] = ended - self.began
-                self.first.setdefault(name, self.last[name])
+            self.add(name, share * (time.perf_counter() - started))
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add a time that ends now."""
+        with self._adding:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            self.last[name] = time.perf_counter() - self.began
+            self.first.setdefault(name, self.last[name])
 
 
 @dataclass

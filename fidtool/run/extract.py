@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 
@@ -18,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
+from fidtool.features.device import StreamTimer, to_device
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses, GroupFeatures
 from fidtool.features.resize import ImageTensors
@@ -66,7 +66,7 @@ def images_on_device(piece: Piece, device: torch.device) -> ImageTensors:
     """
     if not piece.pixels.size:
         return ()
-    pixels = torch.from_numpy(piece.pixels).to(device)
+    pixels = to_device(torch.from_numpy(piece.pixels), device)
     if len(set(piece.sizes)) == 1:
         return pixels.view(-1, *piece.sizes[0], 3)
     images = torch.split(pixels, [height * width * 3 for height, width in piece.sizes])
@@ -96,6 +96,11 @@ class Extraction:
     pairs: PairEvaluator | None = None
     partner_layers: Mapping[str, LayerSpec] | None = None
 
+    def __post_init__(self) -> None:
+        self._gpu_timer: StreamTimer | None = None
+        if self.context.device.torch_device.type == "cuda":
+            self._gpu_timer = StreamTimer()
+
     def run(self, number: int, source: ImageSet) -> Accumulator:
         """Return the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
         collective.
@@ -122,6 +127,7 @@ class Extraction:
         with self.context.clock("extract"), world.together():
             count = sum(len(batch.images) for batch in mine)
             self._extract(source, source.path, mine, count, add, self._passes())
+            statistics.finish()
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -160,6 +166,7 @@ class Extraction:
 
             threads = max(1, context.device.forward_threads)
             self._extract(None, stream.name, _read_several(batches, threads), None, add, passes)
+            own.finish()
         with context.clock("merge"):
             images, sizes, first = stream.collect()
             places = np.argsort(images.order)
@@ -273,6 +280,8 @@ class Extraction:
                     done = 0
                 if context.world.must_stop():
                     break
+        if self._gpu_timer is not None:
+            context.busy.add("network", self._gpu_timer.read_seconds())
 
     def _passes(self) -> ForwardPasses[Piece]:
         context = self.context
@@ -282,9 +291,14 @@ class Extraction:
             self._load_piece,
             is_last=attrgetter("last"),
             stop=context.world.must_stop,
-            timer=partial(context.busy, "network", self._thread_share),
+            timer=self._time_network,
             name=_name_batch,
         )
+
+    def _time_network(self) -> contextlib.AbstractContextManager[None]:
+        if self._gpu_timer is not None:
+            return self._gpu_timer()
+        return self.context.busy("network", self._thread_share)
 
     @property
     def _thread_share(self) -> float:

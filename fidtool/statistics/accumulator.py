@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, prefix_errors
+from fidtool.features.device import HostCopy
 from fidtool.features.passes import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.reading.decode import ImageProperties
@@ -56,6 +57,20 @@ class LayerSpec(NamedTuple):
     with_features: bool = False
     subject: str = ""
     step_setting: SettingName | None = "feature_step"
+
+
+class _Addition(NamedTuple):
+    """A piece whose features a device may still compute.
+
+    Attributes:
+        vectors: its features by layer.
+        copies: those that are stored.
+    """
+
+    piece: Piece
+    places: NDArray[np.int64]
+    vectors: Mapping[str, torch.Tensor]
+    copies: Mapping[str, HostCopy]
 
 
 @dataclass(eq=False)
@@ -103,6 +118,7 @@ class Accumulator:
             self._rows[PAIRS] = empty_rows(count, self.pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
+        self._latest: _Addition | None = None
 
     def empty_copy(self, count: int) -> Accumulator:
         """Return empty statistics of the same kind, of ``count`` images."""
@@ -125,30 +141,49 @@ class Accumulator:
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
     def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
-        """Add a piece of a batch.
+        """Add a piece of a batch, which is completed by `finish`, or with the next piece.
 
         Args:
             features: those of its images, and of their partners, if they have layers.
             places: places of its images, also of those that were skipped.
         """
-        rows: dict[str, NDArray[Any]] = {RECORDS: to_bytes_array(piece.records), PAIRS: piece.pairs}
+        self.finish()
+        vectors: dict[str, torch.Tensor] = {}
+        copies: dict[str, HostCopy] = {}
         if piece.count:
             for name, layer in self.layers.items():
-                vectors = features[0][name]
-                self._add_vectors(name, vectors, piece)
+                vectors[name] = features[0][name]
+                self.moments[name].add(vectors[name])
                 if layer.with_features:
-                    rows[name] = vectors.cpu().numpy()
-        used = np.array(piece.used, dtype=bool)
-        self._record_images(places[used], places[~used], rows, piece.properties, piece.skipped)
+                    copies[name] = HostCopy(vectors[name])
+        self._latest = _Addition(piece, places, vectors, copies)
         if self.partner is not None and piece.partner is not None:
             of_partner = features[1:] if self.layers else features
             self.partner.add(piece.partner, of_partner, places)
 
-    def _add_vectors(self, name: str, vectors: torch.Tensor, piece: Piece) -> None:
+    def finish(self) -> None:
+        """Wait for the features of the latest piece, check their range, and store its rows."""
+        latest = self._latest
+        if latest is None:
+            return
+        self._latest = None
+        piece = latest.piece
+        for name, vectors in latest.vectors.items():
+            self._check_vectors(name, vectors, piece)
+        rows: dict[str, NDArray[Any]] = {RECORDS: to_bytes_array(piece.records), PAIRS: piece.pairs}
+        for name, copy in latest.copies.items():
+            rows[name] = copy.wait().numpy()
+        used = np.array(piece.used, dtype=bool)
+        places = latest.places
+        self._record_images(places[used], places[~used], rows, piece.properties, piece.skipped)
+        if self.partner is not None:
+            self.partner.finish()
+
+    def _check_vectors(self, name: str, vectors: torch.Tensor, piece: Piece) -> None:
         layer = self.layers[name]
         with prefix_errors(layer.subject):
             try:
-                self.moments[name].add(vectors)
+                self.moments[name].check_range()
             except RunError as error:
                 largest = vectors.abs().amax(dim=1).nan_to_num(nan=math.inf)
                 error.begin_with(piece.files[int(largest.argmax())])
@@ -158,6 +193,7 @@ class Accumulator:
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Add statistics of the same kind; ``places`` are those of their images here."""
+        other.finish()
         for name, moments in self.moments.items():
             moments.absorb(other.moments[name].totals())
         used = places[np.flatnonzero(other.used)]

@@ -196,6 +196,7 @@ class Checkpoint:
             sums = sums or total.empty_copy(len(part.images.places))
             sums.add(piece, features, np.searchsorted(part.images.places, places))
             if piece.number == part.batches[-1] and piece.last:
+                sums.finish()
                 self.save(part, images, sums)
                 total.absorb(sums, part.images.places)
                 sums = None

@@ -5,13 +5,18 @@ Each feature is rounded to a multiple of 2 ** -feature_step: an integer q with |
 Products of two such integers are below 2 ** 46, and sums of 128 products are at most 2 ** 53. A
 float64 matrix product of up to 128 rows is therefore exact, regardless of the library, its blocking
 and its threads. The products are added to int64 totals, and int64 totals to each other, which gives
-the same bits in any order. On the CPU, products are first added in float64 while the squares of the
-rows show that this is exact, which is usually the case for a whole set.
+the same bits in any order. Products are first added in float64 while the squares of the rows show
+that this is exact, which is usually the case for a whole set.
+
+A GPU is never waited for while it computes the latest batch: the host reads facts about its rows,
+such as the largest value, with the next batch. Until then, it assumes the largest squares that the
+range allows.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
 import torch
@@ -20,6 +25,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, option
+from fidtool.features.device import HostCopy
 from fidtool.features.protocol import FEATURE_STEPS, USUAL_STEP
 from fidtool.statistics.set_statistics import Gaussian, Totals
 
@@ -29,8 +35,10 @@ exact.
 """
 MIN_BITS = 11
 """Bits that features must have on average in units of their step."""
-# Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53.
-_ROWS = 128
+# Number of rows of a Gram matrix. The squares of 128 rows are at most 128 * 2 ** 46 = 2 ** 53, so
+# that the matrix of these rows can be added to one of smaller squares.
+_ROWS = 64
+_LARGEST_SQUARE = 2.0 ** (2 * INTEGER_BITS)
 # Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums,
 # Gram matrix, covariances of both sets, and their products.
 _MATRICES = 6
@@ -142,9 +150,13 @@ class ExactMoments:
         # million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
-        # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
+        # The Gram matrix of the latest rows, in float64. The squares of the rows are an upper bound
+        # of its entries: the sum of those that are known, and the number of rows of the others.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
+        self._unread_rows = 0
+        # Facts about rows, in the order in which these were added.
+        self._unread = deque[HostCopy]()
         # In units of the step, of features that are not 0: the largest, the sum of the bit lengths,
         # and their number.
         self._largest = 0.0
@@ -152,17 +164,15 @@ class ExactMoments:
         self._nonzero = 0
 
     def add(self, features: torch.Tensor) -> None:
-        """Add a batch.
+        """Add a batch, whose range is checked by `check_range`, or with the next batch.
 
         Args:
             features: floating-point tensor of shape (n, dims), n >= 0.
 
         Raises:
-            RunError: if a feature is not finite or too large for the step; the message states a
-                remedy. All later calls raise it again, because the features added together with it
-                are lost.
+            RunError: as `check_range`, about the batches before.
         """
-        self._check_range()
+        self.check_range()
         self.count += len(features)
         scaled = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for rows in torch.split(scaled, _ROWS):
@@ -170,6 +180,12 @@ class ExactMoments:
                 self._add_rows(rows)
 
     def _add_rows(self, rows: torch.Tensor) -> None:
+        if not self._has_room(len(rows)):
+            while self._unread and self._unread[0].is_ready:
+                self._read_facts()
+        if not self._has_room(len(rows)):
+            self._spill()
+        self._unread_rows += len(rows)
         integers = rows.round()
         facts = [
             rows.abs().amax(),  # propagates NaN
@@ -177,44 +193,31 @@ class ExactMoments:
             torch.count_nonzero(rows),
             integers.square().sum(0).max(),
         ]
-        # An accelerator is waited for once.
-        largest, bits, nonzero, reach = torch.stack([fact.double() for fact in facts]).tolist()
-        self._largest = max(largest, self._largest)  # NaN stays if it is the first
-        self._check_range()
-        self._bits += int(bits)
-        self._nonzero += int(nonzero)
+        self._unread.append(HostCopy(torch.stack([fact.double() for fact in facts])))
         self._sum += integers.sum(0).to(torch.int64)
-        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
-        # diagonal entry.
-        if self._reach + reach > _EXACT:
-            self._spill()
-        self._reach += reach
         if self._recent is None:
             self._recent = integers.T @ integers
         else:
             self._recent.addmm_(integers.T, integers)
 
-    def to(self, device: torch.device) -> None:
-        """Move the sums to another device, which must support float64."""
-        self._spill()
-        self._sum = self._sum.to(device)
-        self._low = self._low.to(device)
-        self._high = self._high.to(device)
+    def _has_room(self, count: int) -> bool:
+        """Whether sums in float64 are exact with so many more rows of any values in range.
 
-    def flush(self) -> None:
-        """Add the sums in float64 to the integers, unless a feature was refused."""
-        self._check_range()
-        self._spill()
+        By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
+        diagonal entry.
+        """
+        return self._reach + (self._unread_rows + count) * _LARGEST_SQUARE <= _EXACT
 
-    def _spill(self) -> None:
-        if self._recent is not None:
-            self._low += self._recent.to(torch.int64)
-            self._carry()
-            self._recent = None
-            self._reach = 0.0
+    def check_range(self) -> None:
+        """Check that all features can be added exactly. This waits for the latest batch.
 
-    def _check_range(self) -> None:
-        """Check that all features can be added exactly."""
+        Raises:
+            RunError: if a feature is not finite or too large for the step; the message states a
+                remedy. All later calls raise it again, because the features added together with it
+                are lost.
+        """
+        while self._unread:
+            self._read_facts()
         largest = self._largest
         step = self.feature_step
         if largest < 2.0**INTEGER_BITS - 0.5:
@@ -227,6 +230,37 @@ class ExactMoments:
             self._setting,
             suggest_step(step, largest),
         )
+
+    def _read_facts(self) -> None:
+        largest, bits, nonzero, reach = self._unread.popleft().wait().tolist()
+        self._largest = float(np.maximum(largest, self._largest))  # propagates NaN
+        self._bits += int(bits)
+        self._nonzero += int(nonzero)
+        self._reach += reach
+        if not self._unread:
+            self._unread_rows = 0
+
+    def to(self, device: torch.device) -> None:
+        """Move the sums to another device, which must support float64."""
+        self._spill()
+        self._sum = self._sum.to(device)
+        self._low = self._low.to(device)
+        self._high = self._high.to(device)
+
+    def flush(self) -> None:
+        """Add the sums in float64 to the integers, unless a feature is refused, see
+        `check_range`.
+        """
+        self.check_range()
+        self._spill()
+
+    def _spill(self) -> None:
+        if self._recent is not None:
+            self._low += self._recent.to(torch.int64)
+            self._carry()
+            self._recent = None
+            self._reach = 0.0
+            self._unread_rows = 0
 
     def _carry(self) -> None:
         """Move the upper bits of the low limb to the high limb, without changing the value."""

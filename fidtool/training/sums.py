@@ -184,6 +184,7 @@ class ImageSums(SampleRows):
             self._moments = self._empty_moments(features.shape[1])
         with self._explain_missing_features():
             self._moments.add(features)
+            self._moments.check_range()
 
     def _hold(self, features: Tensor) -> None:
         """Hold features, and unless all are held sums earlier ones, as long as those of the latest

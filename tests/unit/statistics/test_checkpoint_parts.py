@@ -79,6 +79,7 @@ def add(batches: list[int], into: Callable[..., None]) -> None:
 def whole(batches: list[int]) -> Accumulator:
     found = empty()
     add(batches, found.add)
+    found.finish()
     return found
 
 

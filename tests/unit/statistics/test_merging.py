@@ -46,6 +46,7 @@ def of(places: Sequence[int], name: str, skipped: Sequence[int] = ()) -> Statist
     sums.add(
         Piece(0, used, used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used
     )
+    sums.finish()
     return Statistics(
         sums.layer_statistics({FEATURES: ROWS[used]}),
         len(used),

@@ -53,6 +53,7 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(
         used = [place < len(some) for place in range(SIZES[batch])]
         places = 3 * batch + np.arange(SIZES[batch])
         found.add(Piece(batch, places, used=used), [{FEATURES: some}] if len(some) else [], places)
+    found.finish()
     rows = found.rows()[FEATURES]
     assert np.array_equal(
         rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)])

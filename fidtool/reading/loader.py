@@ -29,7 +29,7 @@ from fidtool.reading.decode import (
     decode_content,
 )
 from fidtool.reading.records import NO_RECORDS, RecordArray, is_detailed, make_records
-from fidtool.reading.workers import Allocate, Buffer, Workers
+from fidtool.reading.workers import Buffer, WorkerMemory, Workers
 from fidtool.sources.contents import (
     BadFile,
     ContentError,
@@ -111,32 +111,37 @@ class Piece:
 
 
 def decode_batch(
-    source: ImageSet | None, options: DecodeOptions, batch: Batch, allocate: Allocate | None = None
+    source: ImageSet | None,
+    options: DecodeOptions,
+    batch: Batch,
+    memory: WorkerMemory | None = None,
 ) -> Piece:
-    """Decode the first images of a batch, until their pixels fill `AT_ONCE_BYTES`, in a worker to
-    ``allocate`` arrays.
+    """Decode the first images of a batch, until their pixels fill `AT_ONCE_BYTES`; in a worker, to
+    its ``memory``.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    piece, images = _decode(source, options, batch)
+    piece, images = _decode(source, options, batch, memory)
     if source is not None and source.partner is not None:
         of_partner = replace(options, crop=source.partner.crop)
         batch = batch.slice(0, len(piece.images))
-        piece.partner, partners = _decode(source.partner, of_partner, batch)
+        piece.partner, partners = _decode(source.partner, of_partner, batch, memory)
         pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
         for file, image, partner_file, partner in pairs:
             _check_sizes(file, image, partner_file, partner)
-        _fill_piece(piece.partner, partners, source.partner, of_partner, allocate)
-    _fill_piece(piece, images, source, options, allocate)
+        _fill_piece(piece.partner, partners, source.partner, of_partner)
+    _fill_piece(piece, images, source, options)
     return piece
 
 
 def _decode(
-    source: ImageSet | None, options: DecodeOptions, batch: Batch
+    source: ImageSet | None, options: DecodeOptions, batch: Batch, memory: WorkerMemory | None
 ) -> tuple[Piece, list[DecodedImage]]:
     """Decode images until their pixels fill `AT_ONCE_BYTES`; return their piece, which lacks all
     that `_fill_piece` adds, and those that were not skipped.
     """
+    if not options.pixels:
+        memory = None
     piece = Piece(batch.number, batch.images)
     images = list[DecodedImage]()
     size = 0
@@ -157,6 +162,9 @@ def _decode(
                     piece.skipped.append(_skip_or_raise(file, error, options))
                     piece.used.append(False)
                     continue
+                # At once, so that the memory of the decoded image is used for the next one.
+                if memory is not None:
+                    image = replace(image, pixels=memory.append(image.pixels))
                 piece.files.append(file)
                 piece.used.append(True)
                 images.append(image)
@@ -166,6 +174,8 @@ def _decode(
     part = batch.slice(0, len(piece.used))
     piece.images = part.images
     piece.last = part.last
+    if memory is not None:
+        piece.pixels = memory.take()
     return piece, images
 
 
@@ -174,19 +184,16 @@ def _fill_piece(
     images: list[DecodedImage],
     source: ImageSet | None,
     options: DecodeOptions,
-    allocate: Allocate | None,
 ) -> None:
-    """Add sizes, properties, records and pixels of its images to a piece."""
+    """Add sizes, properties, records and, unless it has them, pixels of its images to a piece."""
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
         piece.records = make_records(images, _select_detailed(source, piece))
-    if images and options.pixels:
+    if images and options.pixels and not piece.pixels.size:
         flat = [image.pixels.reshape(-1) for image in images]
-        if allocate is not None:
-            piece.pixels = np.concatenate(flat, out=allocate(sum(map(len, flat))))
         # torch warns about arrays that are read-only, as those of the calling program may be.
-        elif len(flat) > 1 or not flat[0].flags.writeable:
+        if len(flat) > 1 or not flat[0].flags.writeable:
             piece.pixels = np.concatenate(flat)
         else:
             piece.pixels = flat[0]

@@ -37,10 +37,8 @@ from fidtool.system.background import join
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-Allocate = Callable[[int], NDArray[np.uint8]]
-"""Returns an array of so many bytes."""
 KEPT_BYTES = 1 << 25
-"""The memory of larger buffers is returned to the system while it is not in use."""
+"""Size of a buffer. The memory of larger ones is returned to the system while it is not in use."""
 DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 
@@ -78,8 +76,7 @@ class _Worker:
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory for the arrays of one result that a worker has allocated, which both processes map
-    once.
+    """Memory for the arrays of one result, which the worker and its parent map once.
 
     `free` gives it back when they are no longer used. Without this, later results get other
     buffers.
@@ -104,8 +101,7 @@ class Workers(Generic[Task, Result]):
     """Computes one result per task. The workers take turns, and their number does not change the
     results.
 
-    ``work`` gets the task and a function that allocates arrays in memory that both processes map,
-    so that they need not be sent.
+    ``work`` gets the task, and memory that both processes map, in which arrays need not be sent.
 
     Each worker has its own pipe, which breaks when the worker dies, and on which the system limits
     each wait to ``patience`` seconds. The workers of a `concurrent.futures.ProcessPoolExecutor`
@@ -117,7 +113,7 @@ class Workers(Generic[Task, Result]):
     """
 
     def __init__(
-        self, work: Callable[[Task, Allocate], Result], count: int, patience: float
+        self, work: Callable[[Task, WorkerMemory], Result], count: int, patience: float
     ) -> None:
         self._patience = patience
         self._workers: list[_Worker] = []
@@ -188,7 +184,7 @@ class Workers(Generic[Task, Result]):
             worker.socket.close()
 
 
-def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
+def _start(work: Callable[[Any, WorkerMemory], Any], number: int, patience: float) -> _Worker:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(
         target=_run_worker, args=(work, number, theirs, ours), daemon=True
@@ -216,7 +212,7 @@ def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
 
 
 def _run_worker(
-    work: Callable[[Any, Allocate], Any],
+    work: Callable[[Any, WorkerMemory], Any],
     number: int,
     pipe: Connection[Any, Any],
     parents_end: Connection[Any, Any],
@@ -233,23 +229,23 @@ def _run_worker(
         torch.set_num_threads(1)
         torch.manual_seed(number)
     end = _socket_of(pipe)
-    buffers: dict[int, _WorkerBuffer] = {}
+    buffers: dict[int, WorkerMemory] = {}
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
         for message in iter(tasks.get, b""):
             number, task = pickle.loads(message)
-            mine = buffers.setdefault(number, _WorkerBuffer())
+            memory = buffers.setdefault(number, WorkerMemory())
             result: Any
             try:
-                result = work(task, mine.allocate)
+                result = work(task, memory)
             except FidtoolError as error:
                 result = _TaskError(error, _to_sendable(error.__cause__))
             except Exception as error:
                 text = f"{type(error).__name__}: {error} (in a decoding worker)"
                 result = _TaskError(RunError(text))
-            mine.send(result, pipe, end)
+            memory.send(result, pipe, end)
 
 
 def _to_sendable(error: BaseException | None) -> Any:
@@ -273,7 +269,7 @@ def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> Non
     tasks.put(b"")
 
 
-class _WorkerBuffer:
+class WorkerMemory:
     """A buffer in the worker.
 
     Unlike files in /dev/shm, which is small in containers, files in memory are only limited by the
@@ -282,44 +278,56 @@ class _WorkerBuffer:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self._memory: mmap.mmap | None = None
-        self._size = 0
+        self._bytes = np.empty(0, np.uint8)
+        # Whether the bytes are in the file, and not in the worker's own memory.
+        self._is_shared = False
         self._has_grown = False
-        # The arrays in the buffer, with the start and the end of each.
+        # The values since the last call of `take`.
+        self._start = 0
+        self._stop = 0
+        # The arrays that were taken, with the start and the end of each.
         self._arrays: list[tuple[NDArray[np.uint8], int, int]] = []
 
-    def allocate(self, size: int) -> NDArray[np.uint8]:
-        """Return an array of so many bytes in the buffer; in the worker's own memory where that is
-        not possible.
-        """
-        start = self._arrays[-1][2] if self._arrays else 0
-        stop = start + size
+    def append(self, values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Copy values behind those before, and return the copy."""
+        start = self._stop
+        stop = start + values.size
+        if stop > len(self._bytes):
+            self._grow(max(stop, KEPT_BYTES))
+        self._stop = stop
+        copy = self._bytes[start:stop].reshape(values.shape)
+        copy[...] = values
+        return copy
+
+    def take(self) -> NDArray[np.uint8]:
+        """Return an array of all values since the last call, shape (n,)."""
+        array = self._bytes[self._start : self._stop]
+        if self._is_shared:
+            self._arrays.append((array, self._start, self._stop))
+        self._start = self._stop
+        return array
+
+    def _grow(self, size: int) -> None:
+        used = self._bytes[: self._stop]
         try:
             if self._file is None:
                 self._file = os.memfd_create("fidtool")
-            if stop > self._size:
-                os.ftruncate(self._file, stop)
-                # Arrays in the previous map share its memory.
-                self._memory = mmap.mmap(self._file, stop)
-                self._size = stop
-                self._has_grown = True
+            os.ftruncate(self._file, size)
+            self._bytes = np.frombuffer(mmap.mmap(self._file, size), np.uint8)
+            self._has_grown = self._is_shared = True
         except (OSError, AttributeError):  # out of resources; only Linux has files in memory
-            return np.empty(size, np.uint8)
-        assert self._memory is not None
-        array = np.frombuffer(self._memory, np.uint8, size, start)
-        self._arrays.append((array, start, stop))
-        return array
+            self._bytes = np.empty(size, np.uint8)
+            self._is_shared = False
+        self._bytes[: self._stop] = used
 
     def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
-        """Send a result without its arrays that are in the buffer, of which it sends the
-        places.
-        """
+        """Send a result without its arrays that are in the file, of which it sends the places."""
         places: list[tuple[int, int]] = []
 
         def is_sent(array: pickle.PickleBuffer) -> bool:
             sent: object = array.raw().obj
-            for allocated, start, stop in self._arrays:
-                if sent is allocated:
+            for taken, start, stop in self._arrays:
+                if sent is taken:
                     places.append((start, stop))
                     return False
             return True
@@ -330,3 +338,6 @@ class _WorkerBuffer:
             reduction.sendfds(end, [self._file])
         self._has_grown = False
         self._arrays.clear()
+        self._start = self._stop = 0
+        if not self._is_shared:
+            self._bytes = np.empty(0, np.uint8)  # so that the next result is tried again

@@ -29,7 +29,7 @@ from fidtool.reading import loader, workers
 from fidtool.reading.batches import plan_batches
 from fidtool.reading.decode import DecodeOptions
 from fidtool.reading.loader import Piece, load_pieces
-from fidtool.reading.workers import Allocate, Workers
+from fidtool.reading.workers import WorkerMemory, Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listing import list_folder
 from fidtool.system import background
@@ -49,17 +49,17 @@ def workers_end() -> Iterator[None]:
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
-def alone(work: Callable[[Any], Any]) -> Callable[[Any, Allocate], Any]:
+def alone(work: Callable[[Any], Any]) -> Callable[[Any, WorkerMemory], Any]:
     """What needs no memory of both processes, as the work of a worker."""
     return lambda task, _: work(task)
 
 
-def filled(task: tuple[int, int], allocate: Allocate) -> NDArray[np.uint8]:
+def filled(task: tuple[int, int], memory: WorkerMemory) -> NDArray[np.uint8]:
     """Returns an array of this size and value in the buffer."""
     size, value = task
-    array = allocate(size)
-    array.fill(value)
-    return array
+    for part in np.array_split(np.full(size, value, np.uint8), 2):
+        assert np.array_equal(memory.append(part), part)
+    return memory.take()
 
 
 def computed(work: Callable[[Any], Any], tasks: Iterable[Any], count: int) -> list[Any]:
@@ -166,7 +166,7 @@ def test_a_program_that_keeps_the_workers_ends() -> None:
     """
     script = """if True:
         import signal, time
-        from fidtool.reading.workers import Allocate, Workers
+        from fidtool.reading.workers import WorkerMemory, Workers
         signal.signal(signal.SIGTERM, lambda *_: None)
         kept = Workers(lambda seconds, _: time.sleep(seconds), 2, 1e6)
         for seconds in (0.0, 0.0, 1e6, 1e6):
@@ -207,19 +207,26 @@ def test_workers_draw_different_random_numbers() -> None:
     assert drawn == computed(lambda _: random.random(), range(4), 4), "the same in each run"
 
 
-@pytest.mark.parametrize("memfd", [True, False])
+@pytest.mark.parametrize("shared", ["all", "none", "small ones"])
 def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_pipe(
-    memfd: bool, monkeypatch: pytest.MonkeyPatch
+    shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not memfd:
-        monkeypatch.delattr(os, "memfd_create", raising=False)
+    def truncate(file: int, size: int) -> None:
+        if size > workers.KEPT_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.truncate(file, size)
 
-    def work(size: int, allocate: Allocate) -> list[NDArray[Any]]:
-        spare = filled((5, 5), allocate)  # is not in the result
+    if shared == "none":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    elif shared == "small ones":
+        monkeypatch.setattr(os, "ftruncate", truncate)
+
+    def work(size: int, memory: WorkerMemory) -> list[NDArray[Any]]:
+        spare = filled((5, 5), memory)  # is not in the result
         return [
-            filled((size, 1), allocate),
+            filled((size, 1), memory),
             np.arange(size),
-            filled((2 * size, 2), allocate),
+            filled((2 * size, 2), memory),
             spare[:2].copy(),
         ]
 
@@ -234,7 +241,7 @@ def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_p
         assert (second == 2).all()
         assert np.array_equal(own, np.arange(size))
         first[0] = 3  # it is writable
-        assert (buffer.memory is None) != memfd
+        assert (buffer.memory is None) == (shared == "none")
         buffer.free()
     started.end()
 
@@ -340,7 +347,7 @@ class UnprintableError(Exception):
         raise ZeroDivisionError(name)
 
 
-def fail_unprintably(task: int, allocate: Allocate) -> int:
+def fail_unprintably(task: int, memory: WorkerMemory) -> int:
     raise RunError("what is wrong") from UnprintableError()
 
 

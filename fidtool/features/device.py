@@ -24,6 +24,8 @@ from fidtool.validation import TorchDevice
 # less idle time at the end of a set.
 _CPU_BATCH = 8
 _GPU_BATCH = 64
+# Number of pieces of images in pinned memory.
+_MAX_UPLOADS = 4
 # Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread
 # can therefore supply about 30 forward threads without workers.
 _THREADS_PER_WORKER = 16
@@ -96,28 +98,41 @@ def make_device(device: torch.device, launch: Launch | None = None) -> Device:
     return Device(torch.device("cpu"), name, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
 
 
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on a device. A GPU copies it after its work so far, and the host
-    does not wait for that. On the CPU, the result is the tensor itself.
+class Uploads:
+    """Copies tensors from the CPU to a device.
+
+    A GPU copies them after its work so far. The host does not wait for that, unless many copies are
+    pending: until they are made, they need pinned memory. On the CPU, nothing is copied.
     """
-    if device.type == "cuda":
-        # torch keeps pinned memory until the GPU has copied it.
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pending = deque[torch.cuda.Event]()
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        if len(self._pending) == _MAX_UPLOADS:
+            self._pending.popleft().synchronize()
+        # Pinned memory is limited on some systems. torch keeps it until the copy has been made.
+        with contextlib.suppress(RuntimeError):
+            tensor = tensor.pin_memory()
+        copied = tensor.to(self._device, non_blocking=True)
+        self._pending.append(_record_event(copied))
+        return copied
 
 
 class HostCopy:
-    """A copy of a tensor in the memory of the CPU. A GPU makes it after its work so far, and the
-    host only waits for it in `wait`. A tensor on the CPU is not copied.
+    """A copy of a tensor in the memory of the CPU.
+
+    A GPU makes it after its work so far, and the host only waits for it in `wait`. A tensor on the
+    CPU is not copied.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # torch allocates pinned memory for it.
-        self._tensor = tensor.to("cpu", non_blocking=True)
-        self._copied: torch.cuda.Event | None = None
-        if tensor.is_cuda:
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
+        self._tensor = tensor.to("cpu", non_blocking=tensor.is_cuda)
+        self._copied = _record_event(tensor) if tensor.is_cuda else None
 
     @property
     def is_ready(self) -> bool:
@@ -130,9 +145,16 @@ class HostCopy:
         return self._tensor
 
 
+def _record_event(tensor: torch.Tensor) -> torch.cuda.Event:
+    """Return an event that occurs after the work so far on the GPU of a tensor."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(tensor.device))
+    return event
+
+
 class StreamTimer:
     """Measures how long a GPU works on what is launched in blocks of code, by events in its current
-    stream. The host does not wait for it.
+    stream, for which the host does not wait.
     """
 
     def __init__(self) -> None:
@@ -197,6 +219,7 @@ class TorchSettings:
 
     tf32: bool
     device: torch.device | None = None
+    stream: torch.cuda.Stream | None = None
     exit_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def apply(self, device: torch.device | None = None) -> None:
@@ -215,6 +238,9 @@ class TorchSettings:
             hold(torch.device("cpu"))
         if device is not None and device.type == "cuda":
             hold(torch.cuda.device(device))
+            # A generator of the program may be inside ``with torch.cuda.stream(...)``.
+            self.stream = self.stream or torch.cuda.current_stream(device)
+            hold(torch.cuda.stream(self.stream))
 
     @contextlib.contextmanager
     def suspend(self) -> Iterator[None]:

@@ -40,9 +40,9 @@ class ForwardPasses(Generic[Item]):
         threads: number of threads; 0 runs the passes in the calling thread.
         images: context manager that returns the groups of images of a piece on the device; called
             in any thread.
-        last: whether a piece is the last of its batch.
+        is_last: whether a piece is the last of its batch.
         stop: whether to stop early, without waiting for running work.
-        timed: returns a context manager that times the networks' work; called in any thread.
+        timer: returns a context manager that times the networks' work; called in any thread.
         name: returns the name of a batch, given its pieces, for messages.
     """
 

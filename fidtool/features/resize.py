@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fidtool.errors import InputError
-from fidtool.features.device import to_device
 
 Resize = Literal[
     "bilinear",
@@ -170,10 +169,10 @@ _GPU_BYTES = 256 << 20
 _TABLES = 512
 
 
-def _table(device: torch.device, values: NDArray[Any]) -> Tensor:
+def _to_device(device: torch.device, values: NDArray[Any]) -> Tensor:
     # Tensors of inference mode could not be used with gradients later.
     with torch.inference_mode(False):
-        return to_device(torch.from_numpy(values), device)
+        return torch.from_numpy(values).to(device)
 
 
 def resize(pixels: Tensor, size: int, preparation: Preparation) -> Tensor:
@@ -246,7 +245,7 @@ def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[
     floor = np.floor(position)
     lower = np.minimum(floor.astype(np.int64), in_size - 1)
     upper = np.minimum(lower + 1, in_size - 1)
-    return _table(device, np.concatenate([lower, upper])), _table(device, position - floor)
+    return _to_device(device, np.concatenate([lower, upper])), _to_device(device, position - floor)
 
 
 def prepare_images(
@@ -368,7 +367,7 @@ def _axis(
     # The bands have the same width, so some weights are zero.
     within = np.minimum(source, stop - 1) - start
     scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _FIXED_POINT_ONE
-    return _Axis(start, stop, _table(device, within.reshape(-1)), _table(device, scaled))
+    return _Axis(start, stop, _to_device(device, within.reshape(-1)), _to_device(device, scaled))
 
 
 def pillow_resize(

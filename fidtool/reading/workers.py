@@ -293,7 +293,7 @@ class WorkerMemory:
         start = self._stop
         stop = start + values.size
         if stop > len(self._bytes):
-            self._grow(max(stop, KEPT_BYTES))
+            self._grow(KEPT_BYTES if stop <= KEPT_BYTES else stop + stop // 2)
         self._stop = stop
         copy = self._bytes[start:stop].reshape(values.shape)
         copy[...] = values
@@ -309,6 +309,7 @@ class WorkerMemory:
 
     def _grow(self, size: int) -> None:
         used = self._bytes[: self._stop]
+        was_shared = self._is_shared
         try:
             if self._file is None:
                 self._file = os.memfd_create("fidtool")
@@ -318,7 +319,8 @@ class WorkerMemory:
         except (OSError, AttributeError):  # out of resources; only Linux has files in memory
             self._bytes = np.empty(size, np.uint8)
             self._is_shared = False
-        self._bytes[: self._stop] = used
+        if not (was_shared and self._is_shared):
+            self._bytes[: self._stop] = used
 
     def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
         """Send a result without its arrays that are in the file, of which it sends the places."""

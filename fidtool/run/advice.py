@@ -37,8 +37,9 @@ def suggest_precision(
         return ""
     if not networks or not {*networks} <= {INCEPTION, SPATIAL_EXTRACTOR} or "pairs" in extraction:
         return ""
-    # The host does not see how long a GPU works, only that it waits for pixels or for the GPU.
-    network = seconds.get("extract", 0.0) - extraction.get("decode", 0.0)
+    # What overlapped with waiting for pixels cannot be saved.
+    waited = seconds.get("extract", 0.0) - extraction.get("decode", 0.0)
+    network = min(extraction.get("network", 0.0), waited)
     total = seconds["total"]
     if network < _MIN_SECONDS or network < total / 2:
         return ""

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.features.device import StreamTimer, to_device
+from fidtool.features.device import StreamTimer, Uploads
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses, GroupFeatures
 from fidtool.features.resize import ImageTensors
@@ -60,17 +60,16 @@ def _name_batch(pieces: Sequence[Piece]) -> str:
     return "".join(files)
 
 
-def images_on_device(piece: Piece, device: torch.device) -> ImageTensors:
-    """Return the images of a piece on a device: uint8, of shape (height, width, 3). They may share
-    its memory.
+def split_images(pixels: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> ImageTensors:
+    """Return the images of a piece: uint8, of shape (height, width, 3), in the memory of its
+    pixels.
     """
-    if not piece.pixels.size:
+    if not pixels.numel():
         return ()
-    pixels = to_device(torch.from_numpy(piece.pixels), device)
-    if len(set(piece.sizes)) == 1:
-        return pixels.view(-1, *piece.sizes[0], 3)
-    images = torch.split(pixels, [height * width * 3 for height, width in piece.sizes])
-    return [image.view(*size, 3) for image, size in zip(images, piece.sizes, strict=True)]
+    if len(set(sizes)) == 1:
+        return pixels.view(-1, *sizes[0], 3)
+    images = torch.split(pixels, [height * width * 3 for height, width in sizes])
+    return [image.view(*size, 3) for image, size in zip(images, sizes, strict=True)]
 
 
 @dataclass
@@ -97,9 +96,9 @@ class Extraction:
     partner_layers: Mapping[str, LayerSpec] | None = None
 
     def __post_init__(self) -> None:
-        self._gpu_timer: StreamTimer | None = None
-        if self.context.device.torch_device.type == "cuda":
-            self._gpu_timer = StreamTimer()
+        device = self.context.device.torch_device
+        self._uploads = Uploads(device)
+        self._gpu_timer = StreamTimer() if device.type == "cuda" else None
 
     def run(self, number: int, source: ImageSet) -> Accumulator:
         """Return the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
@@ -126,8 +125,8 @@ class Extraction:
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
             count = sum(len(batch.images) for batch in mine)
-            self._extract(source, source.path, mine, count, add, self._passes())
-            statistics.finish()
+            passes = self._passes()
+            self._extract(source, source.path, mine, count, add, statistics.finish, passes)
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -164,9 +163,12 @@ class Extraction:
                     own.absorb(smaller, np.arange(len(smaller.used)))
                 own.add(piece, features, places)
 
+            def finish() -> None:
+                own.finish()
+
             threads = max(1, context.device.forward_threads)
-            self._extract(None, stream.name, _read_several(batches, threads), None, add, passes)
-            own.finish()
+            several = _read_several(batches, threads)
+            self._extract(None, stream.name, several, None, add, finish, passes)
         with context.clock("merge"):
             images, sizes, first = stream.collect()
             places = np.argsort(images.order)
@@ -249,6 +251,7 @@ class Extraction:
         batches: Iterable[Batch],
         total: int | None,
         add: _Add,
+        finish: Callable[[], None],
         passes: ForwardPasses[Piece],
     ) -> None:
         """Add the batches of this rank, which have ``total`` images; without a source, those of an
@@ -279,7 +282,9 @@ class Extraction:
                     advance(done)
                     done = 0
                 if context.world.must_stop():
-                    break
+                    return
+            with context.busy("moments"):
+                finish()
         if self._gpu_timer is not None:
             context.busy.add("network", self._gpu_timer.read_seconds())
 
@@ -310,11 +315,10 @@ class Extraction:
         """Move the images of a piece to the device for a ``with`` block, and yield their groups
         for the networks.
         """
-        device = self.context.device.torch_device
         busy = self.context.busy
         with busy("transfer", self._thread_share):
-            images = images_on_device(piece, device)
-            partners = () if piece.partner is None else images_on_device(piece.partner, device)
+            images = self._images_on_device(piece)
+            partners = () if piece.partner is None else self._images_on_device(piece.partner)
         if self.pairs is not None:
             with busy("pairs", self._thread_share):
                 piece.pairs = self.pairs.values(partners, images, piece.files)
@@ -325,6 +329,10 @@ class Extraction:
             groups.append(partners)
         yield groups
         piece.free()
+
+    def _images_on_device(self, piece: Piece) -> ImageTensors:
+        pixels = self._uploads.copy(torch.from_numpy(piece.pixels))
+        return split_images(pixels, piece.sizes)
 
     def _read_pieces(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yield the loaded pieces, as long as not too many of their images are skipped."""
@@ -394,7 +402,7 @@ def read_sample(
     sample = np.empty((0, 0, 0, 3), np.uint8)
     used = 0
     for piece in load_pieces(images, batches, decode, patience=settings.timeout):
-        for image in images_on_device(piece, torch.device("cpu")):
+        for image in split_images(torch.from_numpy(piece.pixels), piece.sizes):
             if not used:
                 rows = empty_rows(len(places), image.numel(), np.uint8)
                 sample = rows.reshape(-1, *image.shape)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fidtool.reading.batches import Batch, plan_batches
 from fidtool.reading.loader import load_pieces
 from fidtool.run.context import RunContext
-from fidtool.run.extract import decode_options, images_on_device
+from fidtool.run.extract import decode_options, split_images
 from fidtool.run.opening import OpenedInputs
 from fidtool.run.sets import RequestedSet, SetPlan
 from fidtool.settings.settings import Settings
@@ -92,6 +92,7 @@ def _decode(
     pieces = load_pieces(source, [batch], options, patience=settings.timeout)
     with contextlib.closing(pieces):
         for piece in pieces:
-            found += [image.clone() for image in images_on_device(piece, torch.device("cpu"))]
+            images = split_images(torch.from_numpy(piece.pixels), piece.sizes)
+            found += [image.clone() for image in images]
             piece.free()
     return found

@@ -60,11 +60,12 @@ class RunRecord:
         timeline: seconds from the start of rank 0's process, or from the call of `fidtool.compute`,
             until these events: ``import`` (torch and all other modules are imported; absent for a
             call), the last end of each phase in ``seconds``, ``first_batch`` (its features are in
-            the sums) and ``end`` (the result is complete). An event that did not occur is absent.
+            the sums; on a GPU, this is launched) and ``end`` (the result is complete). An event
+            that did not occur is absent.
         extraction: seconds that the phase ``extract`` spent on decoding (or on waiting for the
             decoding workers), on copying pixels to the device, in the network (with resizing; on a
-            GPU, the GPU's own time), on the values of pairs of images, and on the moments (on a
-            GPU, with waiting for the network). These times overlap.
+            GPU, between events of the GPU), on the values of pairs of images, and on the moments
+            (on a GPU, with waiting for the network). These times overlap.
         images_per_second: ``images_computed`` divided by the seconds of extraction; None if nothing
             was extracted.
         versions: versions of Python and of the libraries that affect the values.

@@ -118,7 +118,7 @@ class Accumulator:
             self._rows[PAIRS] = empty_rows(count, self.pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
-        self._latest: _Addition | None = None
+        self._unfinished: list[_Addition] = []
 
     def empty_copy(self, count: int) -> Accumulator:
         """Return empty statistics of the same kind, of ``count`` images."""
@@ -135,19 +135,21 @@ class Accumulator:
         images' records under `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape
         (images, dims), memory-mapped if they are large.
         """
+        assert not self._unfinished
         if self.used.all():
             return self._rows
         places = np.flatnonzero(self.used)
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
     def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
-        """Add a piece of a batch, which is completed by `finish`, or with the next piece.
+        """Add a piece of a batch, which `finish` completes, or the first piece of the next batch.
 
         Args:
             features: those of its images, and of their partners, if they have layers.
             places: places of its images, also of those that were skipped.
         """
-        self.finish()
+        if self._unfinished and self._unfinished[0].piece.number != piece.number:
+            self.finish()
         vectors: dict[str, torch.Tensor] = {}
         copies: dict[str, HostCopy] = {}
         if piece.count:
@@ -156,39 +158,46 @@ class Accumulator:
                 self.moments[name].add(vectors[name])
                 if layer.with_features:
                     copies[name] = HostCopy(vectors[name])
-        self._latest = _Addition(piece, places, vectors, copies)
+        self._unfinished.append(_Addition(piece, places, vectors, copies))
         if self.partner is not None and piece.partner is not None:
             of_partner = features[1:] if self.layers else features
             self.partner.add(piece.partner, of_partner, places)
 
     def finish(self) -> None:
-        """Wait for the features of the latest piece, check their range, and store its rows."""
-        latest = self._latest
-        if latest is None:
-            return
-        self._latest = None
-        piece = latest.piece
-        for name, vectors in latest.vectors.items():
-            self._check_vectors(name, vectors, piece)
-        rows: dict[str, NDArray[Any]] = {RECORDS: to_bytes_array(piece.records), PAIRS: piece.pairs}
-        for name, copy in latest.copies.items():
-            rows[name] = copy.wait().numpy()
-        used = np.array(piece.used, dtype=bool)
-        places = latest.places
-        self._record_images(places[used], places[~used], rows, piece.properties, piece.skipped)
+        """Wait for the features of the latest batch, check their range, and store their rows."""
+        for name in self.layers:
+            self._check_range(name)
+        for addition in self._unfinished:
+            piece = addition.piece
+            rows: dict[str, NDArray[Any]] = {
+                RECORDS: to_bytes_array(piece.records),
+                PAIRS: piece.pairs,
+            }
+            for name, copy in addition.copies.items():
+                rows[name] = copy.wait().numpy()
+            used = np.array(piece.used, dtype=bool)
+            places = addition.places
+            self._record_images(places[used], places[~used], rows, piece.properties, piece.skipped)
+        self._unfinished.clear()
         if self.partner is not None:
             self.partner.finish()
 
-    def _check_vectors(self, name: str, vectors: torch.Tensor, piece: Piece) -> None:
+    def _check_range(self, name: str) -> None:
+        """Check the features of the latest batch; an error names the image."""
         layer = self.layers[name]
+        added = [addition for addition in self._unfinished if addition.vectors]
+        if not added:
+            return
         with prefix_errors(layer.subject):
             try:
                 self.moments[name].check_range()
             except RunError as error:
+                vectors = torch.cat([addition.vectors[name] for addition in added])
                 largest = vectors.abs().amax(dim=1).nan_to_num(nan=math.inf)
-                error.begin_with(piece.files[int(largest.argmax())])
+                files = [file for addition in added for file in addition.piece.files]
+                error.begin_with(files[int(largest.argmax())])
                 raise
-            if piece.number == 0 and piece.last and not layer.definition.standard:
+            if added[0].piece.number == 0 and not layer.definition.standard:
                 self.moments[name].check_precision(_FIRST_BATCH_BITS)
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:

@@ -8,9 +8,8 @@ and its threads. The products are added to int64 totals, and int64 totals to eac
 the same bits in any order. Products are first added in float64 while the squares of the rows show
 that this is exact, which is usually the case for a whole set.
 
-A GPU is never waited for while it computes the latest batch: the host reads facts about its rows,
-such as the largest value, with the next batch. Until then, it assumes the largest squares that the
-range allows.
+On a GPU, the host does not wait for facts about the rows, such as the largest value. Until it has
+read them, it assumes the largest squares that the range allows.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ exact.
 """
 MIN_BITS = 11
 """Bits that features must have on average in units of their step."""
-# Number of rows of a Gram matrix. The squares of 128 rows are at most 128 * 2 ** 46 = 2 ** 53, so
-# that the matrix of these rows can be added to one of smaller squares.
+# Number of rows that are multiplied at a time: half of the 128 whose Gram matrix is always exact,
+# so that it can be added to one of known squares.
 _ROWS = 64
 _LARGEST_SQUARE = 2.0 ** (2 * INTEGER_BITS)
 # Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums,
@@ -150,12 +149,12 @@ class ExactMoments:
         # million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
-        # The Gram matrix of the latest rows, in float64. The squares of the rows are an upper bound
-        # of its entries: the sum of those that are known, and the number of rows of the others.
+        # The Gram matrix of the latest rows, in float64. Its entries are bounded by the squares of
+        # these rows, as far as the host has read them, and by the number of all others.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
         self._unread_rows = 0
-        # Facts about rows, in the order in which these were added.
+        # Facts about rows that the host has not read, in the order of the rows.
         self._unread = deque[HostCopy]()
         # In units of the step, of features that are not 0: the largest, the sum of the bit lengths,
         # and their number.
@@ -164,28 +163,21 @@ class ExactMoments:
         self._nonzero = 0
 
     def add(self, features: torch.Tensor) -> None:
-        """Add a batch, whose range is checked by `check_range`, or with the next batch.
+        """Add a batch. Its range is checked by `check_range`, and before the sums are used.
 
         Args:
             features: floating-point tensor of shape (n, dims), n >= 0.
-
-        Raises:
-            RunError: as `check_range`, about the batches before.
         """
-        self.check_range()
-        self.count += len(features)
         scaled = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for rows in torch.split(scaled, _ROWS):
             if rows.numel():
                 self._add_rows(rows)
 
     def _add_rows(self, rows: torch.Tensor) -> None:
-        if not self._has_room(len(rows)):
-            while self._unread and self._unread[0].is_ready:
-                self._read_facts()
+        while self._unread and self._unread[0].is_ready:
+            self._read_facts()
         if not self._has_room(len(rows)):
             self._spill()
-        self._unread_rows += len(rows)
         integers = rows.round()
         facts = [
             rows.abs().amax(),  # propagates NaN
@@ -193,12 +185,15 @@ class ExactMoments:
             torch.count_nonzero(rows),
             integers.square().sum(0).max(),
         ]
-        self._unread.append(HostCopy(torch.stack([fact.double() for fact in facts])))
-        self._sum += integers.sum(0).to(torch.int64)
         if self._recent is None:
             self._recent = integers.T @ integers
         else:
             self._recent.addmm_(integers.T, integers)
+        self._sum += integers.sum(0).to(torch.int64)
+        self.count += len(rows)
+        self._unread_rows += len(rows)
+        # Last, so that the rows are in the sums when the facts are ready.
+        self._unread.append(HostCopy(torch.stack([fact.double() for fact in facts])))
 
     def _has_room(self, count: int) -> bool:
         """Whether sums in float64 are exact with so many more rows of any values in range.
@@ -209,7 +204,7 @@ class ExactMoments:
         return self._reach + (self._unread_rows + count) * _LARGEST_SQUARE <= _EXACT
 
     def check_range(self) -> None:
-        """Check that all features can be added exactly. This waits for the latest batch.
+        """Check that all features can be added exactly. This waits for all that were added.
 
         Raises:
             RunError: if a feature is not finite or too large for the step; the message states a

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fidtool.errors import RunError
-from fidtool.features.device import Device, HostCopy, StreamTimer
+from fidtool.features.device import Device, HostCopy, StreamTimer, Uploads
 from fidtool.features.models.inception import convolutions, inception_extractor
 from fidtool.features.passes import ForwardPasses
 from fidtool.features.protocol import FEATURES, PROTOCOLS, Definition, inception_definition
 from fidtool.reading.loader import Piece
-from fidtool.run.extract import images_on_device
+from fidtool.run.extract import split_images
 from fidtool.statistics.accumulator import Accumulator, LayerSpec
 from fidtool.statistics.moments import ExactMoments
 
@@ -35,9 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Event:
-    """An event of a GPU that works on a block for a second, and is finished once it is waited
-    for.
-    """
+    """An event of a GPU, which occurs once it is waited for. Blocks of work take a second."""
 
     made = 0
     waited = 0
@@ -45,7 +43,8 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         self.number = -1
 
-    def record(self) -> None:
+    def record(self, stream: str = "") -> None:
+        self.stream = stream
         self.number = Event.made
         Event.made += 1
 
@@ -68,6 +67,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Event, "waited", 0)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", "the current stream of {}".format)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     # Parameters with fake values cannot be moved: they are made on the GPU.
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_: module)
@@ -86,48 +86,108 @@ def make_inception() -> tuple[Any, Definition]:
     return inception_extractor(protocol, {FEATURES: definition}, state, GPU), definition
 
 
-def make_piece(number: int, sizes: list[tuple[int, int]]) -> Piece:
+def make_piece(number: int, sizes: list[tuple[int, int]], last: bool = True) -> Piece:
     pixels = np.zeros(sum(height * width * 3 for height, width in sizes), np.uint8)
+    start = 4 * number + (2 if last else 0)
     return Piece(
         number,
-        range(2 * number, 2 * number + 2),
+        range(start, start + 2),
+        last,
         pixels=pixels,
         sizes=sizes,
         used=[True, True],
-        files=["a", "b"],
+        files=[f"{start}.png", f"{start + 1}.png"],
     )
+
+
+def make_pieces(second: tuple[int, int], pieces: int) -> list[Piece]:
+    """Three batches of one or two pieces, each with two images."""
+    sizes = [(32, 32), second]
+    batches = []
+    for number in range(3):
+        if pieces == 2:
+            batches.append(make_piece(number, sizes, last=False))
+        batches.append(make_piece(number, sizes))
+    return batches
+
+
+class Run:
+    """The passes of pieces through Inception on a GPU, and the sums of their features."""
+
+    def __init__(self, pieces: list[Piece], with_features: bool) -> None:
+        network, definition = make_inception()
+        self.uploads = Uploads(GPU.torch_device)
+        self.sums = Accumulator(
+            {FEATURES: LayerSpec(definition, with_features)}, 12, GPU.torch_device
+        )
+        self.passes = ForwardPasses([network], 0, self.images, lambda piece: piece.last)
+        self.results = self.passes.run(iter(pieces))
+
+    @contextlib.contextmanager
+    def images(self, piece: Piece) -> Iterator[list[Any]]:
+        pixels = self.uploads.copy(torch.from_numpy(piece.pixels))
+        yield [split_images(pixels, piece.sizes)]
+
+    def add(self) -> None:
+        piece, features = next(self.results)
+        self.sums.add(piece, features, np.asarray(piece.images))
 
 
 @pytest.mark.parametrize("second", [(32, 32), (40, 24)], ids=["one size", "two sizes"])
 @pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("pieces", [1, 2])
 def test_a_batch_is_launched_before_the_one_before_is_waited_for(
-    gpu: None, second: tuple[int, int], with_features: bool
+    gpu: None, second: tuple[int, int], with_features: bool, pieces: int
 ) -> None:
-    network, definition = make_inception()
-
-    @contextlib.contextmanager
-    def images(piece: Piece) -> Iterator[list[Any]]:
-        yield [images_on_device(piece, GPU.torch_device)]
-
-    pieces = [make_piece(number, [(32, 32), second]) for number in range(3)]
-    passes = ForwardPasses([network], 0, images).run(iter(pieces))
-    sums = Accumulator({FEATURES: LayerSpec(definition, with_features)}, 6, GPU.torch_device)
-    piece, features = next(passes)
-    sums.add(piece, features, np.arange(2))
-    piece, features = next(passes)
+    run = Run(make_pieces(second, pieces), with_features)
+    for _ in range(pieces):
+        run.add()
+    assert Event.made >= 2 * pieces
+    piece, features = next(run.results)
+    assert piece.number == 1, "the second batch is launched"
     assert Event.waited == 0
     with pytest.raises(DataDependentOutputException):
-        sums.add(piece, features, np.arange(2, 4))
-    assert Event.waited == 1
+        run.sums.add(piece, features, np.asarray(piece.images))
+    assert 0 < Event.waited < Event.made, "the host waits for the first batch, not for the second"
 
 
 def test_a_large_batch_is_not_waited_for_either(gpu: None) -> None:
     """Its rows are in several Gram matrices, which go to the integers unread."""
     moments = ExactMoments(8, 18, GPU.torch_device)
     moments.add(torch.zeros(500, 8, device="cuda"))
+    moments.add(torch.zeros(500, 8, device="cuda"))
     assert Event.waited == 0
     with pytest.raises(DataDependentOutputException):
         moments.check_range()
+
+
+def test_few_uploads_are_in_pinned_memory(gpu: None) -> None:
+    uploads = Uploads(GPU.torch_device)
+    for number in range(10):
+        assert uploads.copy(torch.zeros(3)).device == GPU.torch_device
+        assert Event.made - Event.waited <= 4
+        assert Event.made == number + 1
+    assert Event.waited == 6
+
+
+def test_memory_that_cannot_be_pinned_is_copied_as_it_is(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
+    assert Uploads(GPU.torch_device).copy(torch.zeros(3)).device == GPU.torch_device
+
+
+def test_the_event_of_a_copy_is_on_the_gpu_of_the_tensor(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which need not be the current one, as in metrics for training."""
+    recorded: list[str] = []
+    monkeypatch.setattr(Event, "record", lambda event, stream="": recorded.append(stream))
+    HostCopy(torch.zeros(3, device="cuda:1"))
+    assert recorded == ["the current stream of cuda:1"]
 
 
 def test_the_time_of_a_gpu_is_that_between_its_events(gpu: None) -> None:
@@ -177,58 +237,53 @@ def test_sums_are_exact_if_their_rows_are_read_late(sizes: list[int], seed: int)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 33.0])
-def test_a_feature_out_of_range_is_reported_with_the_next_batch(value: float) -> None:
-    """And again by each later call, also if only one of many Gram matrices had it."""
+def test_a_feature_out_of_range_is_reported_by_each_check(value: float) -> None:
+    """Also if only one of several Gram matrices had it."""
     moments = ExactMoments(2, 18)
     batch = torch.ones(200, 2)
     batch[5, 1] = value
     moments.add(batch)
-    for later in (lambda: moments.add(torch.ones(1, 2)), moments.check_range, moments.totals):
+    moments.add(torch.ones(1, 2))
+    for check in (moments.check_range, moments.totals, moments.flush):
         with pytest.raises(RunError):
-            later()
+            check()
     with pytest.raises(RunError):
         moments.mean_covariance(1)
 
 
-@pytest.mark.parametrize("bad", [0, 1, 2])
-def test_an_image_out_of_range_is_named_although_it_is_found_later(bad: int) -> None:
+@pytest.mark.parametrize("bad", range(12))
+@pytest.mark.parametrize("value", [math.nan, -1e30])
+def test_an_image_out_of_range_is_named_although_it_is_found_later(bad: int, value: float) -> None:
+    """With all images of the batches before in the statistics, and no others."""
     definition = Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1)
-    sums = Accumulator({FEATURES: LayerSpec(definition)}, 6)
-    names = [f"{number}.png" for number in range(6)]
+    sums = Accumulator({FEATURES: LayerSpec(definition)}, 12)
 
     def add_all() -> None:
-        for number in range(3):
+        for piece in make_pieces((1, 1), 2):
             features = torch.ones(2, 4)
-            if number == bad:
-                features[1, 2] = math.nan
-            piece = make_piece(number, [(1, 1), (1, 1)])
-            piece.files = names[2 * number : 2 * number + 2]
-            sums.add(piece, [{FEATURES: features}], np.arange(2 * number, 2 * number + 2))
+            if bad in piece.images:
+                features[piece.images.index(bad), 2] = value
+            sums.add(piece, [{FEATURES: features}], np.asarray(piece.images))
         sums.finish()
 
-    with pytest.raises(RunError, match=rf"^{2 * bad + 1}\.png: "):
+    with pytest.raises(RunError, match=rf"^{bad}\.png: "):
         add_all()
-    assert sums.count == 2 * bad, "the images before are in the statistics, and no others"
+    assert sums.count == bad // 4 * 4
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_torch_synchronises_with_a_gpu_for_no_batch() -> None:
-    network, definition = make_inception()
-
-    @contextlib.contextmanager
-    def images(piece: Piece) -> Iterator[list[Any]]:
-        yield [images_on_device(piece, GPU.torch_device)]
-
-    pieces = [make_piece(number, [(32, 32), (40, 24)]) for number in range(4)]
-    sums = Accumulator({FEATURES: LayerSpec(definition, True)}, 8, GPU.torch_device)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_torch_synchronises_with_a_gpu_for_no_batch(pieces: int) -> None:
+    batches = make_pieces((40, 24), pieces)
+    run = Run(batches, with_features=True)
     try:
-        for piece, features in ForwardPasses([network], 0, images).run(iter(pieces)):
-            sums.add(piece, features, np.asarray(piece.images))
-            # Not for the first batch, which prepares tables and kernels.
-            torch.cuda.set_sync_debug_mode("error")
-        sums.finish()
+        for number, _ in enumerate(batches):
+            run.add()
+            if number + 1 == pieces:
+                # Not for the first batch, which prepares tables and kernels.
+                torch.cuda.set_sync_debug_mode("error")
+        run.sums.finish()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert sums.count == 8
-    assert sums.rows()[FEATURES].shape == (8, 2048)
+    assert run.sums.count == 2 * len(batches)

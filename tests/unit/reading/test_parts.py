@@ -25,7 +25,7 @@ from fidtool.reading.batches import Batch, plan_batches
 from fidtool.reading.decode import DecodedImage, DecodeOptions, ImageProperties, decode
 from fidtool.reading.loader import Piece, load_pieces
 from fidtool.reading.workers import Workers
-from fidtool.run.extract import images_on_device
+from fidtool.run.extract import split_images
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listing import list_folder
@@ -152,7 +152,8 @@ def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> 
     found: list[int] = []
     for piece in load_pieces(source, batches, DecodeOptions(), workers, PATIENCE):
         assert len(piece.sizes) == 1 or piece.sizes[0] != (8, 8)
-        found.extend(int(image[0, 0, 0]) for image in images_on_device(piece, torch.device("cpu")))
+        images = split_images(torch.from_numpy(piece.pixels), piece.sizes)
+        found.extend(int(image[0, 0, 0]) for image in images)
         piece.free()
         if piece.last:
             assert len(found) == sum(

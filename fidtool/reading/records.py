@@ -417,8 +417,8 @@ class ImageRecords:
         longer be opened.
         """
         prefix = redact(self.prefix)
-        files = (redact(f"{self.prefix}{name}") for name in self.names)
-        names = Names(file.removeprefix(prefix) for file in files)
+        files = map(self.file, range(len(self)))
+        names = Names(redact(file).removeprefix(prefix) for file in files)
         return replace(self, names=names, prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -298,12 +298,11 @@ class Extraction:
     def _time_network(self) -> contextlib.AbstractContextManager[None]:
         if self._gpu_timer is not None:
             return self._gpu_timer()
-        return self.context.busy("network", self._thread_share)
+        return self._time_thread("network")
 
-    @property
-    def _thread_share(self) -> float:
-        """The share of a thread's time that counts, as several threads work at the same time."""
-        return 1 / max(1, self.context.device.forward_threads)
+    def _time_thread(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Time the work of one of several threads, of which each counts as its share."""
+        return self.context.busy(name, 1 / max(1, self.context.device.forward_threads))
 
     @contextlib.contextmanager
     def _load_piece(self, piece: Piece) -> Iterator[list[ImageTensors]]:
@@ -311,12 +310,11 @@ class Extraction:
         for the networks.
         """
         device = self.context.device.torch_device
-        busy = self.context.busy
-        with busy("transfer", self._thread_share):
+        with self._time_thread("transfer"):
             images = images_on_device(piece, device)
             partners = () if piece.partner is None else images_on_device(piece.partner, device)
         if self.pairs is not None:
-            with busy("pairs", self._thread_share):
+            with self._time_thread("pairs"):
                 piece.pairs = self.pairs.values(partners, images, piece.files)
         groups = []
         if self.layers:

@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, BinaryIO
 
@@ -107,12 +107,13 @@ def _detect_kind(head: bytes) -> str:
     return PICKLE if begins_like_pickle(head) else ""
 
 
+@dataclass
 class NamedArrays:
     """Arrays by name, which an archive reads when they are needed.
 
     A method raises a ValueError if the array is not what it should be.
 
-    Args:
+    Attributes:
         arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A
             list is one array, divided by its first axis.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
@@ -120,21 +121,20 @@ class NamedArrays:
             fingerprint.
     """
 
-    def __init__(
-        self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()
-    ) -> None:
-        self._arrays = arrays
-        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
-        self.names = dict.fromkeys(arrays).keys()
-        self.writer = writer
-        self.layers = layers
+    arrays: NpzFile | Mapping[str, Any]
+    writer: str = ""
+    layers: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._archive = self.arrays.zip if isinstance(self.arrays, NpzFile) else None
+        self.names = dict.fromkeys(self.arrays).keys()
 
     def array(self, name: str) -> NDArray[Any]:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
             self._header(name)
-        value = self._arrays[name]
+        value = self.arrays[name]
         return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
     def _header(self, name: str) -> StoredArray | NDArray[Any]:

@@ -139,8 +139,10 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             assert layer.definition is not None
             order = None if layer.features is None else statistics.order
             arrays = to_arrays(replace(statistics, layers={FEATURES: layer}, order=order))
-            source = os.fsencode(_listed_path(images.source))
-            arrays["source"] = np.frombuffer(source, dtype=np.uint8)
+            source = images.source
+            if source != STDIN:  # as lists show it: a URL without user, password and query
+                source = redact(real_path(source))
+            arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         delete_temporary_files(_ABANDONED_SECONDS)
         entries = cache_entries()
@@ -174,15 +176,6 @@ def delete_temporary_files(age: float = 0.0) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime <= time.time() - age:
                 path.unlink()
-
-
-def _listed_path(path: str) -> str:
-    """Return a set's path as lists show it: absolute, or a URL without user, password and
-    query.
-    """
-    if path == STDIN:
-        return path
-    return redact(path) if "://" in path else real_path(path)
 
 
 def _is_too_new(images: ImageSet) -> bool:

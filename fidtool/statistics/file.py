@@ -104,11 +104,9 @@ def write_statistics(
     skipped = tuple(
         BadFile(redact(bad_file.file), redact(bad_file.reason)) for bad_file in statistics.skipped
     )
-    statistics = replace(statistics, skipped=skipped)
+    statistics = replace(statistics, skipped=skipped, config=redact_json(statistics.config))
     if statistics.pictures is not None:
         statistics = replace(statistics, pictures=statistics.pictures.redact())
-    if statistics.config is not None:
-        statistics = replace(statistics, config=redact_json(statistics.config))
     save_arrays(path, to_arrays(statistics), overwrite)
 
 

@@ -494,25 +494,22 @@ def check_extractor(choice: NetworkChoice) -> None:
         "is fixed for Inception, so that its values are comparable; it applies to other networks "
         "only"
     )
-    allowed = {
-        "dims": inception,
-        "input_size": is_program(extractor),
-        "feature_step": not inception,
-        "weights": inception or choice.tuned or choice.published,
-    }
-    problems = {
-        "dims": f"selects a layer of Inception; {extractor} has 2048 features"
-        if choice.tuned
-        else "selects a layer of Inception; the output of another network decides its dimensions",
-        "input_size": fixed
-        if inception
-        else f"applies to exported programs only; the input size of {extractor} is known",
-        "feature_step": fixed,
-        "weights": "applies to Inception and published networks only; a custom network comes "
-        "with its own weights",
-    }
-    for setting, problem in problems.items():
-        if getattr(choice, setting) is not None and not allowed[setting]:
+    decides = "the output of another network decides its dimensions"
+    if choice.tuned:
+        decides = f"{extractor} has 2048 features"
+    known_size = f"applies to exported programs only; the input size of {extractor} is known"
+    for setting, is_allowed, problem in (
+        ("dims", inception, f"selects a layer of Inception; {decides}"),
+        ("input_size", is_program(extractor), fixed if inception else known_size),
+        ("feature_step", not inception, fixed),
+        (
+            "weights",
+            inception or choice.tuned or choice.published,
+            "applies to Inception and published networks only; a custom network comes with its own "
+            "weights",
+        ),
+    ):
+        if getattr(choice, setting) is not None and not is_allowed:
             raise InputError(f"{choice.option(setting)} {problem}")
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from fidtool.errors import FidtoolError, ProgramError, RunError, option, summarize_error
 from fidtool.features.device import Device, device_context
-from fidtool.features.hashes import named_tensors
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import ImageTensors, Preparation, prepare_images, resize
 from fidtool.names import format_count
@@ -22,17 +21,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 PROBE_SIZE = 64, 64
-"""Height and width of the images of `fixed_batch`."""
-
-
-def fixed_batch(count: int, device: torch.device, size: tuple[int, int] = PROBE_SIZE) -> Tensor:
-    """Return different images of noise, uint8 of shape (count, *size, 3), with the same values on
-    every device.
-    """
-    values = torch.arange(count * math.prod(size) * 3, dtype=torch.int64, device="cpu")
-    # A multiplicative hash of the position, because torch's random numbers are the program's.
-    pixels = (values * 2654435761 >> 16) % 256
-    return pixels.to(torch.uint8).view(count, *size, 3).to(device)
+"""Usual height and width of `Extractor.probe_images`."""
 
 
 @dataclass(eq=False)
@@ -89,8 +78,15 @@ class Extractor:
         self._offset = _per_channel(self.offset, device.torch_device)
         self._scale = _per_channel(self.scale, device.torch_device)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return named_tensors(self.module)
+    def probe_images(self, count: int) -> Tensor:
+        """Return different images of noise, uint8 of shape (count, *probe_size, 3), with the same
+        values on every device.
+        """
+        shape = (count, *self.probe_size, 3)
+        values = torch.arange(math.prod(shape), dtype=torch.int64, device="cpu")
+        # A multiplicative hash of the position, because torch's random numbers are the program's.
+        pixels = (values * 2654435761 >> 16) % 256
+        return pixels.to(torch.uint8).view(shape).to(self.device.torch_device)
 
     def extract(self, images: ImageTensors) -> Tensor:
         """Return the feature vectors of one batch for the first layer, see `preprocess` and

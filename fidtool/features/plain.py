@@ -14,7 +14,7 @@ from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.network import freeze
-from fidtool.features.protocol import DECODER, FEATURES, Definition
+from fidtool.features.protocol import DECODER, FEATURES, USUAL_STEP, Definition
 from fidtool.features.resize import ImageTensors, Preparation
 
 INPUT = (
@@ -35,7 +35,7 @@ class PlainExtractor(Extractor):
         self,
         module: nn.Module,
         name: str,
-        feature_step: int,
+        feature_step: int | None,
         device: Device,
         layer: str = FEATURES,
         precision: str = "fp32",
@@ -45,7 +45,7 @@ class PlainExtractor(Extractor):
             extractor=name,
             weights_sha256=hash_state_dict(module.state_dict()),
             dims=0,  # the length of a feature vector is unknown
-            feature_step=feature_step,
+            feature_step=USUAL_STEP if feature_step is None else feature_step,
             input_size=0,
             normalization="none",
             resize="none",
@@ -60,6 +60,7 @@ class PlainExtractor(Extractor):
             (1.0,),
             device,
             precision,
+            open_step=feature_step is None,
         )
 
     def preprocess(self, images: ImageTensors) -> ImageTensors:

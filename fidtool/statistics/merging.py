@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import PROBE, layer_prefix
+from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.names import format_count, format_optional, shorten
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import explain_errors
@@ -74,7 +74,7 @@ def describe_run(
     networks = [layer.definition.network for layer in layers.values()]
     facts: dict[str, Any] = {"networks": " and ".join(networks)}
     for name, layer in layers.items():
-        prefix = layer_prefix(name, " ")
+        prefix = "" if name == FEATURES else f"{name} "
         for key, value in asdict(layer.definition).items():
             facts[f"{prefix}{key}"] = value
         facts[f"{prefix}features of each image"] = layer.with_features

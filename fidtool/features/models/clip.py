@@ -23,9 +23,7 @@ from fidtool.errors import InputError, Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import device_context
 from fidtool.features.hashes import hash_state_dict
-from fidtool.features.network import Network, freeze
-from fidtool.features.protocol import find_own_protocol
-from fidtool.features.resize import Preparation
+from fidtool.features.network import Network, freeze, own_preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
     State,
@@ -133,9 +131,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    own = find_own_protocol(choice.family, choice.protocol)
-    preparation = Preparation(own.resize, own.framing)
-    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
+    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, own_preparation(choice))
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.network import Network
-from fidtool.features.protocol import USUAL_STEP, find_own_protocol
-from fidtool.features.resize import Preparation
+from fidtool.features.network import Network, own_preparation
+from fidtool.features.protocol import USUAL_STEP
 from fidtool.features.weights import (
     State,
     StateDict,
@@ -84,9 +83,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
         if key != "mask_token":
             tensors[key] = value
     load_strictly(module, tensors, choice, state.origin)
-    own = find_own_protocol(choice.family, choice.protocol)
-    preparation = Preparation(own.resize, own.framing)
-    return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, preparation)
+    return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, own_preparation(choice))
 
 
 def position_embedding(table: Tensor, side: int) -> Tensor:

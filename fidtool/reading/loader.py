@@ -18,7 +18,7 @@ from itertools import chain, compress, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError, format_reason, option
+from fidtool.errors import InputError, RunError, Say, format_reason, option
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import (
     DecodedImage,
@@ -268,7 +268,7 @@ def load_pieces(
     options: DecodeOptions,
     num_workers: int = 0,
     patience: float = math.inf,
-    complain: Callable[[str], None] = print,
+    complain: Say = print,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of this rank's batches in order; a batch of small images is one piece, or
     few.

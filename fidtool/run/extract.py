@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, Say, option
 from fidtool.features.device import StreamTimer, to_device
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses, GroupFeatures
@@ -32,11 +32,11 @@ from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.accumulator import Accumulator, LayerSpec, Places
 from fidtool.statistics.checkpoint import Checkpoint, CheckpointPart, plan_parts
 from fidtool.statistics.rows import empty_rows
 
-_Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
+_Add = Callable[[Piece, GroupFeatures, Places], None]
 
 
 def decode_options(
@@ -91,7 +91,7 @@ class Extraction:
     batch_size: int
     num_workers: int
     crop: Crop | None
-    warn: Callable[[str], None]
+    warn: Say
     work: Counter[str] = field(default_factory=Counter)
     pairs: PairEvaluator | None = None
     partner_layers: Mapping[str, LayerSpec] | None = None
@@ -156,7 +156,7 @@ class Extraction:
             # Of an iterable the number of images is unknown: more capacity is added below.
             own = self._empty_statistics(64 * self.batch_size)
 
-            def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+            def add(piece: Piece, features: GroupFeatures, places: Places) -> None:
                 nonlocal own
                 if places[-1] >= len(own.used):
                     smaller = own
@@ -197,7 +197,7 @@ class Extraction:
         self,
         statistics: Accumulator,
         resumed: NDArray[np.bool_],
-        batches: Sequence[NDArray[np.int64]],
+        batches: Sequence[Places],
         count: int,
         name: str,
     ) -> None:
@@ -284,13 +284,12 @@ class Extraction:
             context.busy.add("network", self._gpu_timer.read_seconds())
 
     def _passes(self) -> ForwardPasses[Piece]:
-        context = self.context
         return ForwardPasses(
             self.networks,
-            context.device.forward_threads,
+            self.context.device.forward_threads,
             self._load_piece,
             is_last=attrgetter("last"),
-            stop=context.world.must_stop,
+            stop=self.context.world.must_stop,
             timer=self._time_network,
             name=_name_batch,
         )
@@ -326,7 +325,6 @@ class Extraction:
 
     def _read_pieces(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yield the loaded pieces, as long as not too many of their images are skipped."""
-        shown = self.context.console.render
         skipped = []
         while True:
             with self.context.busy("decode"):
@@ -334,7 +332,8 @@ class Extraction:
             if piece is None:
                 return
             piece.skipped = [
-                replace(bad_file, reason=shown(bad_file.reason)) for bad_file in piece.skipped
+                replace(bad_file, reason=self.context.console.render(bad_file.reason))
+                for bad_file in piece.skipped
             ]
             skipped += piece.skipped
             if source is not None:
@@ -394,8 +393,7 @@ def read_sample(
     for piece in load_pieces(images, batches, decode, patience=settings.timeout):
         for image in images_on_device(piece, torch.device("cpu")):
             if not used:
-                rows = empty_rows(len(places), image.numel(), np.uint8)
-                sample = rows.reshape(-1, *image.shape)
+                sample = empty_rows(len(places), image.numel(), np.uint8).reshape(-1, *image.shape)
             if image.shape != sample.shape[1:]:
                 shapes = (sample.shape[1:], image.shape)
                 sizes = " and ".join(f"{width}×{height}" for height, width, _ in shapes)

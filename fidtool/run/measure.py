@@ -200,10 +200,10 @@ class Measurer:
 
     def restrict_to_part(self, set_plan: SetPlan, part: str) -> None:
         """Restrict a set to one of its parts, see `select_part`. A collective."""
-        size = self._plan.batch_size
-        self._set_images(
-            set_plan, self._run_on_images(set_plan, lambda images: select_part(images, part, size))
+        images = self._run_on_images(
+            set_plan, lambda images: select_part(images, part, self._plan.batch_size)
         )
+        self._set_images(set_plan, images)
 
     def measure_new(
         self, set_plan: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
@@ -490,10 +490,9 @@ class Measurer:
 
 def _join_layers(known: MeasuredSet, computed: MeasuredSet) -> MeasuredSet:
     """A set with the layers that are known, and those that were computed from the same images."""
-    before = known.statistics
     now = computed.statistics
-    order = before.order if now.order is None else now.order
-    statistics = replace(now, layers={**before.layers, **now.layers}, order=order)
+    order = known.statistics.order if now.order is None else now.order
+    statistics = replace(now, layers={**known.statistics.layers, **now.layers}, order=order)
     return replace(
         computed, statistics=statistics, features={**known.features, **computed.features}
     )

@@ -40,6 +40,8 @@ RECORDS = "records"
 PAIRS = "pairs"
 """Key of the values of pairs in `Accumulator.rows`."""
 
+Places = NDArray[np.int64]
+"""Places of images in a set, array of shape (images,)."""
 Rows = Mapping[str, NDArray[Any]]
 """Rows of images by name, arrays of shape (images, dims)."""
 
@@ -68,7 +70,7 @@ class _Addition(NamedTuple):
     """
 
     piece: Piece
-    places: NDArray[np.int64]
+    places: Places
     vectors: Mapping[str, torch.Tensor]
     copies: Mapping[str, HostCopy]
 
@@ -107,11 +109,12 @@ class Accumulator:
         self.moments: dict[str, ExactMoments] = {}
         self._rows: dict[str, NDArray[Any]] = {}
         for name, layer in self.layers.items():
-            dims = layer.definition.dims
-            step = layer.definition.feature_step
-            self.moments[name] = ExactMoments(dims, step, self.device, layer.step_setting)
+            definition = layer.definition
+            self.moments[name] = ExactMoments(
+                definition.dims, definition.feature_step, self.device, layer.step_setting
+            )
             if layer.with_features:
-                self._rows[name] = empty_rows(count, dims)
+                self._rows[name] = empty_rows(count, definition.dims)
         if self.inspected:
             self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
         if self.pairs:
@@ -140,7 +143,7 @@ class Accumulator:
         places = np.flatnonzero(self.used)
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
-    def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+    def add(self, piece: Piece, features: GroupFeatures, places: Places) -> None:
         """Add a piece of a batch, which is completed by `finish`, or with the next piece.
 
         Args:
@@ -191,7 +194,7 @@ class Accumulator:
             if piece.number == 0 and piece.last and not layer.definition.standard:
                 self.moments[name].check_precision(_FIRST_BATCH_BITS)
 
-    def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
+    def absorb(self, other: Accumulator, places: Places) -> None:
         """Add statistics of the same kind; ``places`` are those of their images here."""
         other.finish()
         for name, moments in self.moments.items():
@@ -223,8 +226,8 @@ class Accumulator:
 
     def _record_images(
         self,
-        used: NDArray[np.int64],
-        unusable: NDArray[np.int64],
+        used: Places,
+        unusable: Places,
         rows: Rows,
         traits: ImageProperties,
         skipped: Sequence[BadFile],

@@ -9,14 +9,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import RunError, format_reason, redact
+from fidtool.errors import RunError, Say, format_reason, redact
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
@@ -76,7 +76,7 @@ def find_cached(
     needed: Collection[str],
     arithmetic: dict[str, Any],
     inspected: bool,
-    warn: Callable[[str], None],
+    warn: Say,
 ) -> Statistics | None:
     """Return the set's statistics of those of these layers that the cache has; None if it has
     none.
@@ -107,7 +107,7 @@ def find_cached(
     )
 
 
-def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) -> Statistics | None:
+def _read_entry(path: Path, with_features: bool, warn: Say) -> Statistics | None:
     """Return the statistics in an entry, or None. A damaged file is reported and deleted."""
     if not os.path.isfile(path):
         return None
@@ -126,12 +126,11 @@ def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) ->
     return statistics
 
 
-def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
+def put_in_cache(images: ImageSet, statistics: Statistics, warn: Say) -> bool:
     """Write an entry per layer, unless files may have changed during the run with the same time
     stamps.
     """
-    files = images.files
-    if not files.versioned or (not files.remote and _is_too_new(images)):
+    if not images.files.versioned or (not images.files.remote and _is_too_new(images)):
         return False
     try:
         _folder().mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, format_message, format_reason, option
+from fidtool.errors import InputError, Say, format_message, format_reason, option
 from fidtool.features.passes import GroupFeatures
 from fidtool.names import format_count, shorten
 from fidtool.reading.batches import Batch
 from fidtool.reading.loader import Piece
 from fidtool.reading.records import STAMPS
 from fidtool.sources.image_set import ImageSet, SetPart
-from fidtool.statistics.accumulator import PAIRS, Accumulator
+from fidtool.statistics.accumulator import PAIRS, Accumulator, Places
 from fidtool.statistics.file import parse_statistics, save_arrays, to_arrays
 from fidtool.statistics.foreign import NamedArrays
 from fidtool.statistics.set_statistics import Statistics
@@ -89,7 +89,7 @@ class Checkpoint:
     run: str
     arithmetic: dict[str, Any]
     config: dict[str, Any]
-    warn: Callable[[str], None]
+    warn: Say
 
     @property
     def has_work(self) -> bool:
@@ -177,7 +177,7 @@ class Checkpoint:
             part_of |= dict.fromkeys(part.batches, part)
         sums: Accumulator | None = None
 
-        def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+        def add(piece: Piece, features: GroupFeatures, places: Places) -> None:
             nonlocal sums
             part = part_of[piece.number]
             sums = sums or total.empty_copy(len(part.images.places))
@@ -251,7 +251,7 @@ class _Manifest:
     identity: Identity
 
 
-def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
+def claim(folder: str, identity: Identity, warn: Say) -> str:
     """Assign an empty folder to a run, or check that it belongs to this run. Called on rank 0
     only.
 

@@ -402,8 +402,9 @@ def _read_layer(
         mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
     sums = {}
     for key in SUMS:
-        if f"{_SUMS}{key}{suffix}" in arrays.names:
-            sums[key] = arrays.array(f"{_SUMS}{key}{suffix}")
+        name = f"{_SUMS}{key}{suffix}"
+        if name in arrays.names:
+            sums[key] = arrays.array(name)
     layer = LayerStatistics(mu, sigma, definition, sums=sums or None)
     dims = layer.dims
     if definition is not None and definition.dims != dims:

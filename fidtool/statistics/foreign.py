@@ -343,10 +343,11 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
     names = [name for name in entries if name]
     if not names and not entry:
         return NamedArrays(_select_arrays(value))
-    layers = {}
-    for name in names:
-        if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX):
-            layers[name] = _LAYERS.get(name, name.removeprefix(_OTHER_NETWORKS_PREFIX))
+    layers = {
+        name: _LAYERS.get(name, name.removeprefix(_OTHER_NETWORKS_PREFIX))
+        for name in names
+        if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX)
+    }
     arrays: dict[str, Any] = {}
     if isinstance(value.get("num_images"), int):
         arrays["count"] = value["num_images"]

@@ -372,9 +372,7 @@ def _axis(
     return _Axis(start, stop, _table(device, within.reshape(-1)), _table(device, scaled))
 
 
-def pillow_resize(
-    pixels: Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
-) -> Tensor:
+def pillow_resize(pixels: Tensor, resized: _Pair, cut: _Pair, size: int, method: str) -> Tensor:
     """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square
     from the result.
 

@@ -127,7 +127,7 @@ def is_downloaded(choice: NetworkChoice) -> bool:
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the image tower, whose features are its embedding divided by the Euclidean norm."""
     visual = _model(choice.model, None).visual
-    load_strictly(visual, state.tensors, choice, state.origin)
+    load_strictly(visual, state, choice)
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
@@ -227,7 +227,7 @@ class TextTower:
         self.length: int = self._tokenize.context_length
         model = _model(choice.model, None)
         del model.visual
-        load_strictly(model, state.tensors, choice, state.origin)
+        load_strictly(model, state, choice)
         self.sha256 = hash_state_dict(model.state_dict())
         self._model: Any = freeze(model.to(device))
 

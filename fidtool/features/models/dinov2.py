@@ -82,7 +82,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
         key = key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
         if key != "mask_token":
             tensors[key] = value
-    load_strictly(module, tensors, choice, state.origin)
+    load_strictly(module, State(tensors, state.origin), choice)
     return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, own_preparation(choice))
 
 

@@ -524,7 +524,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     """
     from fidtool.system.download import DownloadError, RemoteFile
 
-    address = list_locations(None)[-1].note
+    address = WEIGHTS_URL.value or OFFICIAL_URL
     url = redact(address)
     say(f"downloading the Inception weights from {url}")
     try:

@@ -126,9 +126,8 @@ def decode_batch(
         of_partner = replace(options, crop=source.partner.crop)
         batch = batch.slice(0, len(piece.images))
         piece.partner, partners = _decode(source.partner, of_partner, batch, memory)
-        pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
-        for file, image, partner_file, partner in pairs:
-            _check_sizes(file, image, partner_file, partner)
+        for pair in zip(piece.files, images, piece.partner.files, partners, strict=True):
+            _check_sizes(*pair)
         _fill_piece(piece.partner, partners, source.partner, of_partner)
     _fill_piece(piece, images, source, options)
     return piece
@@ -204,12 +203,12 @@ def _select_detailed(source: ImageSet | None, piece: Piece) -> list[bool]:
     last.
     """
     if source is not None:
-        names = [file.removeprefix(source.prefix) for file in piece.files]
-        return [is_detailed(name, source.whole_count) for name in names]
-    names = [file[file.rindex("[") :] for file in piece.files]
+        count = source.whole_count
+        return [is_detailed(file.removeprefix(source.prefix), count) for file in piece.files]
     positions = compress(piece.images, piece.used)
     return [
-        is_detailed(name, position + 1) for name, position in zip(names, positions, strict=True)
+        is_detailed(file[file.rindex("[") :], position + 1)
+        for file, position in zip(piece.files, positions, strict=True)
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import attrgetter
@@ -32,7 +32,7 @@ from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.accumulator import Accumulator, LayerSpec, Places
+from fidtool.statistics.accumulator import Accumulator, Layers, Places
 from fidtool.statistics.checkpoint import Checkpoint, CheckpointPart, plan_parts
 from fidtool.statistics.rows import empty_rows
 
@@ -87,14 +87,14 @@ class Extraction:
     context: RunContext
     settings: Settings
     networks: Sequence[Extractor]
-    layers: Mapping[str, LayerSpec]
+    layers: Layers
     batch_size: int
     num_workers: int
     crop: Crop | None
     warn: Say
     work: Counter[str] = field(default_factory=Counter)
     pairs: PairEvaluator | None = None
-    partner_layers: Mapping[str, LayerSpec] | None = None
+    partner_layers: Layers | None = None
 
     def __post_init__(self) -> None:
         self._gpu_timer: StreamTimer | None = None

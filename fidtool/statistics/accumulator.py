@@ -61,6 +61,10 @@ class LayerSpec(NamedTuple):
     step_setting: SettingName | None = "feature_step"
 
 
+Layers = Mapping[str, LayerSpec]
+"""Kinds of feature vectors by name."""
+
+
 class _Addition(NamedTuple):
     """A piece whose features a device may still compute.
 
@@ -92,12 +96,12 @@ class Accumulator:
         partner: statistics of the partners; None if they are not collected.
     """
 
-    layers: Mapping[str, LayerSpec]
+    layers: Layers
     capacity: int
     device: torch.device | str = "cpu"
     inspected: bool = False
     pairs: int = 0
-    partner_layers: Mapping[str, LayerSpec] | None = None
+    partner_layers: Layers | None = None
 
     def __post_init__(self) -> None:
         count = self.capacity
@@ -247,9 +251,8 @@ class Accumulator:
         """
         for moments in self.moments.values():
             moments.merge(world)
-        if world.size > 1:
-            for rows in self._rows.values():
-                _merge_rows(rows.view(f"i{rows.itemsize}"), world)
+        for rows in self._rows.values():
+            _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         skipped = itertools.chain.from_iterable(skipped for _, skipped in everyone)

@@ -32,7 +32,7 @@ from fidtool.reading.records import STAMPS
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator, Places
 from fidtool.statistics.file import parse_statistics, save_arrays, to_arrays
-from fidtool.statistics.foreign import NamedArrays
+from fidtool.statistics.foreign import Arrays, NamedArrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.json_fields import from_json_value
@@ -153,7 +153,7 @@ class Checkpoint:
         except OSError as error:
             self.warn(_unwritable_warning(self.folder, error))
 
-    def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
+    def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> Arrays:
         rows = sums.rows()
         statistics = sums.statistics(
             images.take_part(part.images), rows, self.arithmetic, sums_alone=True

@@ -35,6 +35,7 @@ from fidtool.sources.listing import split_key
 from fidtool.statistics.foreign import (
     AS_ARRAY,
     MAX_IMAGES,
+    Arrays,
     NamedArrays,
     add_origin,
     open_arrays,
@@ -138,7 +139,7 @@ def _write_layout(
     statistics.whole(str(path))
     protocol = find_protocol(layout)
     definitions = {FEATURES: inception_definition(protocol, max(INCEPTION_DIMS))}
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     if images is not None:
         definitions[SPATIAL] = spatial_definition(definitions[FEATURES])
         arrays["arr_0"] = images
@@ -167,9 +168,9 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def to_arrays(statistics: Statistics) -> dict[str, Any]:
+def to_arrays(statistics: Statistics) -> Arrays:
     """Return the arrays of a statistics file, with complete URLs, for `parse_statistics`."""
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
             raise InputError(
@@ -197,8 +198,8 @@ def to_arrays(statistics: Statistics) -> dict[str, Any]:
     return arrays
 
 
-def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
+def _arrays(name: str, layer: LayerStatistics) -> Arrays:
+    arrays: Arrays = {}
     if len(layer.mu):
         arrays["mu"] = layer.mu
         arrays["sigma"] = layer.sigma

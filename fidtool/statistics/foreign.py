@@ -59,6 +59,8 @@ AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 # How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
 # that were measured.
 _MAX_SIZE_RATIO = 3.0
+Arrays = dict[str, Any]
+"""Arrays by name; in a pickle also numbers and lists of arrays."""
 MAX_IMAGES = (1 << 31) - 1
 """Largest number of images in a set."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -274,9 +276,9 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
     return value
 
 
-def _select_arrays(value: Any) -> dict[str, Any]:
+def _select_arrays(value: Any) -> Arrays:
     """Return the items of a pickled dict that are arrays, lists of arrays or numbers."""
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     if isinstance(value, dict):
         for name, item in value.items():
             if isinstance(item, list):
@@ -288,7 +290,7 @@ def _select_arrays(value: Any) -> dict[str, Any]:
     return arrays
 
 
-def _select_entries(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _select_entries(value: dict[str, Any]) -> dict[str, Arrays]:
     """Return the arrays of each of the statistics in a pickled dict by name, an empty one if it is
     statistics itself.
 
@@ -348,7 +350,7 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
         for name in names
         if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX)
     }
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     if isinstance(value.get("num_images"), int):
         arrays["count"] = value["num_images"]
     if layers and not entry:

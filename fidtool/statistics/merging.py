@@ -18,7 +18,7 @@ from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.accumulator import Accumulator, Layers, LayerSpec
 from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import AbsentStatistics, Statistics
 from fidtool.validation import MAX_SKIP, max_skipped_files
@@ -64,7 +64,7 @@ Facts = Mapping[str, Any]
 
 
 def describe_run(
-    layers: Mapping[str, LayerSpec],
+    layers: Layers,
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
     crop: Crop | None,

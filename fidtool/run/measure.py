@@ -463,12 +463,7 @@ class Measurer:
         else:
             self.cached.append(set_plan.path)
         self._run.console.say(line)
-        pictures = cached.pictures
-        if pictures is not None:
-            pictures = replace(pictures, prefix=images.prefix)
-        has_features = any(layer.features is not None for layer in cached.layers.values())
-        order = images.numbers() if has_features else None
-        return replace(cached, found=len(images.stored), pictures=pictures, order=order)
+        return cached
 
     def _make_statistics(
         self, set_plan: SetPlan, images: ImageSet, sums: Accumulator, rows: Rows

@@ -99,11 +99,17 @@ def find_cached(
             first = first or entry
     if first is None:
         return None
+    pictures = None
+    if inspected and first.pictures is not None:
+        pictures = replace(first.pictures, prefix=images.prefix)
+    has_features = any(layer.features is not None for layer in layers.values())
     return replace(
         first,
         layers=layers,
         arithmetic=arithmetic,  # equal as far as the keys depend on it
-        pictures=first.pictures if inspected else None,
+        found=len(images.stored),
+        pictures=pictures,
+        order=images.numbers() if has_features else None,
     )
 
 

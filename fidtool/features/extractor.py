@@ -18,6 +18,8 @@ from fidtool.features.resize import ImageTensors, Preparation, prepare_images, r
 from fidtool.names import format_count
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LayerFeatures = dict[str, Tensor]
+"""Feature vectors by layer: float32 tensors of shape (images, dims)."""
 
 
 PROBE_SIZE = 64, 64
@@ -104,8 +106,8 @@ class Extractor:
             size = self.definition.input_size
             return prepare_images(images, size, self.preparation, self._offset, self._scale)
 
-    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
-        """Return the feature vectors of a batch's parts by layer: float32, shape (images, dims).
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> LayerFeatures:
+        """Return the feature vectors of a batch's parts by layer.
 
         Args:
             inputs: what `preprocess` returned of the parts.
@@ -130,14 +132,14 @@ class Extractor:
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self.preparation)
         return next(iter(self._forward_layers((resized - self._offset) / self._scale).values()))
 
-    def _forward_layers(self, x: Tensor) -> dict[str, Tensor]:
+    def _forward_layers(self, x: Tensor) -> LayerFeatures:
         count = len(x)
         with self._explain_errors(count):
             with device_context(self.device.torch_device, self._autocast):
                 outputs = self.module(x if self._dtype is None else x.to(self._dtype))
             if len(self.definitions) == 1:
                 outputs = (outputs,)
-            vectors: dict[str, Tensor] = {}
+            vectors: LayerFeatures = {}
             for (layer, definition), output in zip(self.definitions.items(), outputs, strict=True):
                 vectors[layer] = self._check(output, definition, count)
             return vectors

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor
+from fidtool.features.extractor import Extractor, LayerFeatures
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.network import freeze
 from fidtool.features.protocol import DECODER, FEATURES, USUAL_STEP, Definition
@@ -68,7 +68,7 @@ class PlainExtractor(Extractor):
         channels_first = [image.permute(2, 0, 1) for image in images]
         return [image.clone(memory_format=torch.contiguous_format) for image in channels_first]
 
-    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> LayerFeatures:
         """Return the feature vectors of a batch, of which those images are passed together that
         have the same shape and dtype.
         """

@@ -39,7 +39,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
-from fidtool.system.background import DaemonThreads, use_one_torch_thread
+from fidtool.system.background import DaemonThreads
 
 AT_ONCE_BYTES = 1 << 24
 """A piece ends with the image with which it has so many bytes of pixels. A worker has up to three
@@ -410,7 +410,7 @@ def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> It
 
     The thread starts when the first task is requested, so that processes can be forked before.
     """
-    thread = DaemonThreads(1, use_one_torch_thread)
+    thread = DaemonThreads(1, uses_torch=True)
     ahead = deque[Future[Batch | None]]()
     try:
         while True:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, prefix_errors
 from fidtool.features.device import HostCopy
+from fidtool.features.extractor import LayerFeatures
 from fidtool.features.passes import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.reading.decode import ImageProperties
@@ -75,7 +76,7 @@ class _Addition(NamedTuple):
 
     piece: Piece
     places: Places
-    vectors: Mapping[str, torch.Tensor]
+    vectors: LayerFeatures
     copies: Mapping[str, HostCopy]
 
 
@@ -155,7 +156,7 @@ class Accumulator:
             places: places of its images, also of those that were skipped.
         """
         self.finish()
-        vectors: dict[str, torch.Tensor] = {}
+        vectors: LayerFeatures = {}
         copies: dict[str, HostCopy] = {}
         if piece.count:
             for name, layer in self.layers.items():

@@ -284,15 +284,16 @@ def read_statistics(
             none is named.
         RunError: if there is not enough space for the features.
     """
+    path = str(path)
     if files is None:
-        name, key = (str(path), key) if key else split_key(str(path))
+        name, key = (path, key) if key else split_key(path)
         if not os.path.isfile(name):
             raise InputError(f"no statistics file {path}")
         files = Files([name])
-    with explain_errors(str(path)), open_arrays(str(path), files, key) as arrays:
+    with explain_errors(path), open_arrays(path, files, key) as arrays:
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
-            statistics = parse_statistics(arrays, str(path), features_of, networks)
+            statistics = parse_statistics(arrays, path, features_of, networks)
         else:
             definition = _read_definition(arrays, "fingerprint")  # as of features for clean-fid
             main = replace(statistics.layers[FEATURES], definition=definition)

@@ -68,7 +68,7 @@ def plan_parts(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[
     parts = []
     for place, (start, stop) in enumerate(itertools.pairwise(edges)):
         positions = np.concatenate([batch.images for batch in batches[start:stop]])
-        (mark,) = images.hash_batches([positions])
+        mark = images.hash_files(positions)
         part = SetPart(f"{place + 1}/{count}", f"{mark:016x}", len(images), np.sort(positions))
         parts.append(CheckpointPart(f"{number:03}-{place:02}", range(start, stop), part))
     return parts

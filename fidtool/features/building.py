@@ -14,7 +14,7 @@ from torch import nn
 from fidtool.errors import InputError, ProgramError, RunError, Say, missing_package, prefix_errors
 from fidtool.features.choice import NetworkChoice, no_protocol_error
 from fidtool.features.device import Device, deterministic_mode, device_context
-from fidtool.features.extractor import PROBE_SIZE, Extractor, fixed_batch
+from fidtool.features.extractor import PROBE_SIZE, Extractor
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.models import tuned_inception, user_networks
 from fidtool.features.network import Network, freeze
@@ -115,7 +115,7 @@ def build_extractor(
         extractor = Extractor(
             module, {layer: definition}, preparation, offset, scale, device, precision, step is None
         )
-        extractor.define(dims=_probe_dims(extractor, name))
+        extractor.define(dims=_probe_dims(extractor))
     return extractor
 
 
@@ -142,20 +142,16 @@ def _build_plain(
             setting="protocol",
         )
     with prefix_errors(choice.subject):
-        step = choice.feature_step
-        extractor = PlainExtractor(
-            module, name, USUAL_STEP if step is None else step, device, layer, precision
-        )
-        extractor.open_step = step is None
+        extractor = PlainExtractor(module, name, choice.feature_step, device, layer, precision)
         extractor.probe_size = size
         try:
-            dims = _probe_dims(extractor, name)
+            dims = _probe_dims(extractor)
         except ProgramError as error:
             error.advise(f"check that the module takes {INPUT}", "wrap it in fidtool.Network")
             raise
         try:
             extractor.probe_size = PROBE_SIZE
-            fits = _probe_dims(extractor, name) == dims
+            fits = _probe_dims(extractor) == dims
         except RunError:
             fits = False
         if not fits:
@@ -164,17 +160,16 @@ def _build_plain(
     return extractor
 
 
-def _probe_dims(extractor: Extractor, name: str) -> int:
+def _probe_dims(extractor: Extractor) -> int:
     """Run images through the network and return the length of a feature vector.
 
     Refuses a network whose features of an image are random or depend on the other images in the
     batch.
     """
-    device = extractor.device.torch_device
     height, width = extractor.probe_size
     size = extractor.definition.input_size
-    first, second = fixed_batch(2, device, extractor.probe_size)
-    with device_context(device):
+    first, second = extractor.probe_images(2)
+    with device_context(extractor.device.torch_device):
         with prefix_errors(f"for a 1x3x{size or height}x{size or width} input"):
             alone = extractor.extract([first])[0].cpu().double()
         # The neighbour is darker, because batch norm in training mode treats batches of the same
@@ -186,8 +181,8 @@ def _probe_dims(extractor: Extractor, name: str) -> int:
     # A value that is not finite is reported for the first batch of images.
     if norm.isfinite() and (together - alone).norm() > _REPEATS * norm:
         raise RunError(
-            f"{name} returns different features for the same image in another batch or at another "
-            "time, for example because of dropout or batch norm in training mode: call "
-            "model.eval() before exporting or tracing a program"
+            f"{extractor.definition.extractor} returns different features for the same image in "
+            "another batch or at another time, for example because of dropout or batch norm in "
+            "training mode: call model.eval() before exporting or tracing a program"
         )
     return len(alone)

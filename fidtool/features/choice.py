@@ -366,7 +366,7 @@ def _complete(choice: NetworkChoice) -> NetworkChoice:
         choice = replace(choice, extractor=f"{_TUNED}{basename(choice.weights)}")
     choice = replace(choice, apart=False)
     check_extractor(choice)
-    return replace(choice, protocol=normalize_protocol(choice, choice.protocol))
+    return normalize_protocol(choice)
 
 
 def name_other_networks(
@@ -441,23 +441,22 @@ def layer_name(text: str) -> str:
     return re.sub("[^0-9A-Za-z]", "_", text)
 
 
-def normalize_protocol(
-    choice: NetworkChoice, name: str | None, asked: str = "protocol"
-) -> str | None:
-    """Return the usual name of a protocol of a network, or None; ``asked`` is the setting that asks
-    for it.
+def normalize_protocol(choice: NetworkChoice, asked: str = "protocol") -> NetworkChoice:
+    """Return a network with the usual name of its protocol; ``asked`` is the setting that asks for
+    it.
 
     Raises:
         InputError: if the network has no protocol of this name.
     """
+    name = choice.protocol
     if name is None:
-        return None
+        return choice
     if not choice.published:
-        return find_protocol(name).name
+        return replace(choice, protocol=find_protocol(name).name)
     own = [protocol.name for protocol in OWN_PROTOCOLS.get(choice.family, ()) if protocol.name]
     if fold(name) not in own:
         raise no_protocol_error(choice, name, asked=asked, own=own)
-    return fold(name)
+    return replace(choice, protocol=fold(name))
 
 
 def no_protocol_error(
@@ -494,25 +493,22 @@ def check_extractor(choice: NetworkChoice) -> None:
         "is fixed for Inception, so that its values are comparable; it applies to other networks "
         "only"
     )
-    allowed = {
-        "dims": inception,
-        "input_size": is_program(extractor),
-        "feature_step": not inception,
-        "weights": inception or choice.tuned or choice.published,
-    }
-    problems = {
-        "dims": f"selects a layer of Inception; {extractor} has 2048 features"
-        if choice.tuned
-        else "selects a layer of Inception; the output of another network decides its dimensions",
-        "input_size": fixed
-        if inception
-        else f"applies to exported programs only; the input size of {extractor} is known",
-        "feature_step": fixed,
-        "weights": "applies to Inception and published networks only; a custom network comes "
-        "with its own weights",
-    }
-    for setting, problem in problems.items():
-        if getattr(choice, setting) is not None and not allowed[setting]:
+    decides = "the output of another network decides its dimensions"
+    if choice.tuned:
+        decides = f"{extractor} has 2048 features"
+    known_size = f"applies to exported programs only; the input size of {extractor} is known"
+    for setting, is_allowed, problem in (
+        ("dims", inception, f"selects a layer of Inception; {decides}"),
+        ("input_size", is_program(extractor), fixed if inception else known_size),
+        ("feature_step", not inception, fixed),
+        (
+            "weights",
+            inception or choice.tuned or choice.published,
+            "applies to Inception and published networks only; a custom network comes with its own "
+            "weights",
+        ),
+    ):
+        if getattr(choice, setting) is not None and not is_allowed:
             raise InputError(f"{choice.option(setting)} {problem}")
 
 

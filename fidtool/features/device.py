@@ -329,7 +329,6 @@ def _kernel_switches() -> list[_Switch]:
     """The settings that select kernels, except those of precision."""
     backends: Any = torch.backends
     cuda = backends.cuda
-    mha = backends.mha
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
@@ -339,7 +338,7 @@ def _kernel_switches() -> list[_Switch]:
         _attribute_switch(backends.cudnn, "deterministic", True),
         _attribute_switch(backends.mkldnn, "enabled", True),
         *_autocast_switches(),
-        _Switch(mha.get_fastpath_enabled, mha.set_fastpath_enabled, True),
+        _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
         _Switch(cuda.flash_sdp_enabled, cuda.enable_flash_sdp, True),
         _Switch(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, True),
         _Switch(cuda.math_sdp_enabled, cuda.enable_math_sdp, True),

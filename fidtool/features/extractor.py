@@ -13,26 +13,17 @@ from torch import Tensor, nn
 
 from fidtool.errors import FidtoolError, ProgramError, RunError, option, summarize_error
 from fidtool.features.device import Device, device_context
-from fidtool.features.hashes import named_tensors
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import ImageTensors, Preparation, prepare_images, resize
 from fidtool.names import format_count
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LayerFeatures = dict[str, Tensor]
+"""Feature vectors by layer: float32 tensors of shape (images, dims)."""
 
 
 PROBE_SIZE = 64, 64
-"""Height and width of the images of `fixed_batch`."""
-
-
-def fixed_batch(count: int, device: torch.device, size: tuple[int, int] = PROBE_SIZE) -> Tensor:
-    """Return different images of noise, uint8 of shape (count, *size, 3), with the same values on
-    every device.
-    """
-    values = torch.arange(count * math.prod(size) * 3, dtype=torch.int64, device="cpu")
-    # A multiplicative hash of the position, because torch's random numbers are the program's.
-    pixels = (values * 2654435761 >> 16) % 256
-    return pixels.to(torch.uint8).view(count, *size, 3).to(device)
+"""Usual height and width of `Extractor.probe_images`."""
 
 
 @dataclass(eq=False)
@@ -89,8 +80,15 @@ class Extractor:
         self._offset = _per_channel(self.offset, device.torch_device)
         self._scale = _per_channel(self.scale, device.torch_device)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return named_tensors(self.module)
+    def probe_images(self, count: int) -> Tensor:
+        """Return different images of noise, uint8 of shape (count, *probe_size, 3), with the same
+        values on every device.
+        """
+        shape = (count, *self.probe_size, 3)
+        values = torch.arange(math.prod(shape), dtype=torch.int64, device="cpu")
+        # A multiplicative hash of the position, because torch's random numbers are the program's.
+        pixels = (values * 2654435761 >> 16) % 256
+        return pixels.to(torch.uint8).view(shape).to(self.device.torch_device)
 
     def extract(self, images: ImageTensors) -> Tensor:
         """Return the feature vectors of one batch for the first layer, see `preprocess` and
@@ -108,8 +106,8 @@ class Extractor:
             size = self.definition.input_size
             return prepare_images(images, size, self.preparation, self._offset, self._scale)
 
-    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
-        """Return the feature vectors of a batch's parts by layer: float32, shape (images, dims).
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> LayerFeatures:
+        """Return the feature vectors of a batch's parts by layer.
 
         Args:
             inputs: what `preprocess` returned of the parts.
@@ -134,14 +132,14 @@ class Extractor:
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self.preparation)
         return next(iter(self._forward_layers((resized - self._offset) / self._scale).values()))
 
-    def _forward_layers(self, x: Tensor) -> dict[str, Tensor]:
+    def _forward_layers(self, x: Tensor) -> LayerFeatures:
         count = len(x)
         with self._explain_errors(count):
             with device_context(self.device.torch_device, self._autocast):
                 outputs = self.module(x if self._dtype is None else x.to(self._dtype))
             if len(self.definitions) == 1:
                 outputs = (outputs,)
-            vectors: dict[str, Tensor] = {}
+            vectors: LayerFeatures = {}
             for (layer, definition), output in zip(self.definitions.items(), outputs, strict=True):
                 vectors[layer] = self._check(output, definition, count)
             return vectors

@@ -19,28 +19,29 @@ def hash_state_dict(tensors: Mapping[str, Any]) -> str:
     for name, tensor in sorted(tensors.items()):
         if isinstance(tensor, Tensor):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            flat = tensor.detach().cpu().contiguous().flatten()
-            digest.update(flat.view(torch.uint8).numpy().data)
+            digest.update(_bytes_of(tensor))
     return digest.hexdigest()
 
 
-def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers by name, including those not in its state_dict."""
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    return tensors
+def _bytes_of(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().data
 
 
-def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:
-    """Shape with dtype, and SHA-256 digest of the bytes, of each tensor by name."""
+def tensor_hashes(module: nn.Module) -> dict[str, tuple[str, str]]:
+    """Shape with dtype, and SHA-256 digest of the bytes, of a module's parameters and buffers by
+    name, including those not in its state_dict.
+    """
     hashes = {}
-    for name, tensor in tensors.items():
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
         if is_lazy(tensor):
             hashes[name] = ("not initialized", "")
             continue
         digest = ""
         if not tensor.is_meta:
-            values = tensor.detach().cpu().contiguous().flatten()
-            digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
+            digest = hashlib.sha256(_bytes_of(tensor)).hexdigest()
         hashes[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
     return hashes

@@ -13,13 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from fidtool.errors import InputError
-from fidtool.features.choice import check_network_name
-from fidtool.features.protocol import FEATURE_STEPS
+from fidtool.features.choice import NetworkChoice, check_network_name
+from fidtool.features.protocol import FEATURE_STEPS, OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(float(value) + 0.0 for value in values)  # + 0.0: no negative zero
+
+
+def own_preparation(choice: NetworkChoice) -> Preparation:
+    """Return how a published network with protocols of its own prepares images."""
+    own = next(own for own in OWN_PROTOCOLS[choice.family] if choice.protocol in (None, own.name))
+    return Preparation(own.resize, own.framing)
 
 
 @dataclass(frozen=True)
@@ -128,21 +134,18 @@ def freeze(module: nn.Module) -> nn.Module:
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
 
 
-@dataclass(frozen=True)
+@dataclass
 class _SavedTensor:
     """A parameter or a buffer of a module, its values, and those of its gradient, if it has one."""
 
     owner: nn.Module
     name: str
     tensor: Tensor
-    values: Tensor
-    needs_grad: bool
-    gradient: Tensor | None
 
-    @classmethod
-    def save(cls, owner: nn.Module, name: str, tensor: Tensor) -> _SavedTensor:
-        gradient = None if tensor.grad is None else tensor.grad.data
-        return cls(owner, name, tensor, tensor.data, tensor.requires_grad, gradient)
+    def __post_init__(self) -> None:
+        self.values = self.tensor.data
+        self.needs_grad = self.tensor.requires_grad
+        self.gradient = None if self.tensor.grad is None else self.tensor.grad.data
 
     def restore(self) -> None:
         # Moving a module replaces its buffers, but only the values of its parameters.
@@ -165,7 +168,7 @@ def preserve(module: nn.Module) -> Iterator[None]:
     """
     modes = [(child, child.training) for child in module.modules()]
     tensors = [
-        _SavedTensor.save(child, name, tensor)
+        _SavedTensor(child, name, tensor)
         for child in module.modules()
         for name, tensor in (
             *child.named_parameters(recurse=False),

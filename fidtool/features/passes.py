@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from torch import Tensor
-
 from fidtool.errors import prefix_errors
-from fidtool.features.extractor import Extractor
+from fidtool.features.extractor import Extractor, LayerFeatures
 from fidtool.features.resize import ImageTensors
-from fidtool.system.background import DaemonThreads, use_one_torch_thread
+from fidtool.system.background import DaemonThreads
 
 Item = TypeVar("Item")
-GroupFeatures = Sequence[Mapping[str, Tensor]]
-"""Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
+GroupFeatures = Sequence[LayerFeatures]
+"""Feature vectors of groups of images."""
 # The inputs of each network for each group of images of a piece.
 _Inputs = list[list[ImageTensors]]
 # How long an exception waits for running passes, which may never end.
@@ -67,7 +65,7 @@ class ForwardPasses(Generic[Item]):
         inputs: list[Future[_Inputs]] = []
         running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
         # Here, because a run that never begins would leave the threads.
-        self._pool = DaemonThreads(self.threads, use_one_torch_thread)
+        self._pool = DaemonThreads(self.threads, uses_torch=True)
         try:
             for piece in pieces:
                 batch.append(piece)
@@ -123,10 +121,10 @@ class ForwardPasses(Generic[Item]):
         """
         inputs = [piece.result() for piece in pieces]
         with_images = [groups for groups in inputs if groups]
-        whole: list[dict[str, Tensor]] = []
+        whole: list[LayerFeatures] = []
         with self.timer(), prefix_errors(self.name(batch)):
             for group in zip(*with_images, strict=True):  # the inputs of the pieces
-                vectors: dict[str, Tensor] = {}
+                vectors: LayerFeatures = {}
                 for network, *parts in zip(self.extractors, *group, strict=True):
                     vectors |= network.forward_layers(parts)
                 whole.append(vectors)

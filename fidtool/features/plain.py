@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor
+from fidtool.features.extractor import Extractor, LayerFeatures
 from fidtool.features.hashes import hash_state_dict
 from fidtool.features.network import freeze
-from fidtool.features.protocol import DECODER, FEATURES, Definition
+from fidtool.features.protocol import DECODER, FEATURES, USUAL_STEP, Definition
 from fidtool.features.resize import ImageTensors, Preparation
 
 INPUT = (
@@ -35,7 +35,7 @@ class PlainExtractor(Extractor):
         self,
         module: nn.Module,
         name: str,
-        feature_step: int,
+        feature_step: int | None,
         device: Device,
         layer: str = FEATURES,
         precision: str = "fp32",
@@ -45,7 +45,7 @@ class PlainExtractor(Extractor):
             extractor=name,
             weights_sha256=hash_state_dict(module.state_dict()),
             dims=0,  # the length of a feature vector is unknown
-            feature_step=feature_step,
+            feature_step=USUAL_STEP if feature_step is None else feature_step,
             input_size=0,
             normalization="none",
             resize="none",
@@ -60,6 +60,7 @@ class PlainExtractor(Extractor):
             (1.0,),
             device,
             precision,
+            open_step=feature_step is None,
         )
 
     def preprocess(self, images: ImageTensors) -> ImageTensors:
@@ -67,7 +68,7 @@ class PlainExtractor(Extractor):
         channels_first = [image.permute(2, 0, 1) for image in images]
         return [image.clone(memory_format=torch.contiguous_format) for image in channels_first]
 
-    def forward_layers(self, inputs: Sequence[ImageTensors]) -> dict[str, Tensor]:
+    def forward_layers(self, inputs: Sequence[ImageTensors]) -> LayerFeatures:
         """Return the feature vectors of a batch, of which those images are passed together that
         have the same shape and dtype.
         """

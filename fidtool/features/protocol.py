@@ -118,11 +118,6 @@ PROBE = "probe"
 """End of the names, in the arithmetic of a run, of the bits of its networks on a probe batch."""
 
 
-def layer_prefix(layer: str, separator: str) -> str:
-    """Prefix of the names of a layer's values in files and records; empty for `FEATURES`."""
-    return "" if layer == FEATURES else f"{layer}{separator}"
-
-
 SPATIAL_CHANNELS = 7
 SPATIAL_EXTRACTOR = f"{INCEPTION} Mixed_6d.branch1x1[:{SPATIAL_CHANNELS}]"
 SPATIAL_DIMS = 17 * 17 * SPATIAL_CHANNELS
@@ -232,11 +227,6 @@ def find_protocol(name: str) -> Protocol:
         listed = ", ".join(NAMED_PROTOCOLS)
         raise unknown_name_error("protocol", name, _ALL_NAMES, listed, "protocol")
     return protocol
-
-
-def find_own_protocol(family: str, name: str | None) -> OwnProtocol:
-    """Return the protocol of a family with this name; None is the default."""
-    return next(own for own in OWN_PROTOCOLS[family] if name in (None, own.name))
 
 
 # No number of a definition is larger.

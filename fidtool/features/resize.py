@@ -98,15 +98,16 @@ class Preparation:
                 raise InputError(
                     f"Preparation.{name} must be one of {', '.join(known)}, not {value!r}"
                 )
-        if self.edge is not None and not (isinstance(self.edge, Integral) and self.edge >= 1):
-            raise InputError(
-                f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}"
-            )
-        if self.edge is not None:  # NumPy's integers would overflow
-            object.__setattr__(self, "edge", int(self.edge))
+        edge = self.edge
+        if edge is not None:
+            if not (isinstance(edge, Integral) and edge >= 1):
+                raise InputError(
+                    f"Preparation.edge must be a whole number of pixels, at least 1, not {edge!r}"
+                )
+            object.__setattr__(self, "edge", int(edge))  # NumPy's integers would overflow
         # Only Pillow's resize computes just the cropped part. With others, a very long image would
         # exhaust the memory.
-        if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:
+        if (edge is not None or self.framing == "shorter edge") and not self.rounds:
             raise InputError(
                 "Preparation: edge and framing 'shorter edge' need a resize of Pillow, not "
                 f"{self.resize}"
@@ -370,9 +371,7 @@ def _axis(
     return _Axis(start, stop, _to_device(device, within.reshape(-1)), _to_device(device, scaled))
 
 
-def pillow_resize(
-    pixels: Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
-) -> Tensor:
+def pillow_resize(pixels: Tensor, resized: _Pair, cut: _Pair, size: int, method: str) -> Tensor:
     """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square
     from the result.
 

@@ -95,15 +95,14 @@ def unreadable_error(path: Path | str, error: Exception) -> InputError:
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
-def load_strictly(
-    module: nn.Module, tensors: StateDict, choice: NetworkChoice, origin: str
-) -> None:
+def load_strictly(module: nn.Module, state: State, choice: NetworkChoice) -> None:
     """Load exactly these tensors into ``module``."""
     try:
-        module.load_state_dict(tensors)
+        module.load_state_dict(state.tensors)
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"{origin} does not contain the weights of {choice.full}: {format_message(error)[:300]}"
+            f"{state.origin} does not contain the weights of {choice.full}: "
+            f"{format_message(error)[:300]}"
         ) from None
 
 

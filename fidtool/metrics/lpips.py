@@ -82,7 +82,7 @@ class LPIPS(PairMetric):
                 name: state.tensors.get(f"features.{name.partition('.')[2]}", tensor[:0])
                 for name, tensor in model.net.state_dict().items()
             }
-            load_strictly(model.net, tensors, choice, state.origin)
+            load_strictly(model.net, State(tensors, state.origin), choice)
         return State(model.state_dict(), state.origin)
 
     @property

@@ -98,5 +98,5 @@ def select_part(images: ImageSet, part: str, batch_size: int) -> ImageSet:
             f"a smaller {option('batch_size')}",
         )
     own = deal(batches, number - 1, count, in_order=True)
-    places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
+    places = np.sort(np.concatenate([batch.images for batch in own]))
     return images.take_part(SetPart(f"{number}/{count}", images.digest(), len(images), places))

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
+from PIL.ExifTags import Base
 
 from fidtool.errors import format_message, option
 from fidtool.sources.arrays import UnknownRangeError, to_pixels
@@ -36,12 +37,6 @@ _MAX_SIDE = 2**24
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _DEEP_MODES = frozenset({"I", *_SIXTEEN_BIT_MODES})
-# Tags of TIFF.
-_BITS_PER_SAMPLE = 258
-_PHOTOMETRIC = 262
-_SAMPLES_PER_PIXEL = 277
-_PLANAR = 284
-_SAMPLE_FORMAT = 339
 # Formats that Pillow can be built without, with Pillow's names for their decoders.
 _OPTIONAL_FORMATS = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 # Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of
@@ -283,8 +278,11 @@ def _tag(image: Image.Image, tag: int, missing: int) -> int:
 def _check_tiff(image: Image.Image) -> None:
     """Refuse files that Pillow would decode incorrectly without an error."""
     if image.info.get("compression") == "raw":
-        deep_or_inverted = _tag(image, _BITS_PER_SAMPLE, 1) > 8 or _tag(image, _PHOTOMETRIC, 1) == 0
-        if _tag(image, _PLANAR, 1) == 2 and deep_or_inverted:
+        deep_or_inverted = (
+            _tag(image, Base.BitsPerSample, 1) > 8
+            or _tag(image, Base.PhotometricInterpretation, 1) == 0
+        )
+        if _tag(image, Base.PlanarConfiguration, 1) == 2 and deep_or_inverted:
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores
             # the rest.
             raise DecodeError(
@@ -340,7 +338,7 @@ def _read_gray(image: Image.Image, options: DecodeOptions) -> Pixels | None:
     If the kind of image does not say which of its values is white, they are those of an array.
     """
     # Zero is white: Pillow inverts only images of up to 8 bits.
-    is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0
+    is_inverted = _tag(image, Base.PhotometricInterpretation, 1) == 0
     values = _read_raw_values(image)
     if values is not None:
         read = to_pixels(values[..., None], options.floats)
@@ -353,7 +351,7 @@ def _read_gray(image: Image.Image, options: DecodeOptions) -> Pixels | None:
         return None
     # The high byte. Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the
     # range 0..4095.
-    bits = _tag(image, _BITS_PER_SAMPLE, 16)
+    bits = _tag(image, Base.BitsPerSample, 16)
     values = np.asarray(image)[..., None]
     if is_inverted:
         values = 2**bits - 1 - values
@@ -364,8 +362,8 @@ def _read_raw_values(image: Image.Image) -> NDArray[Any] | None:
     """Return the values of an image whose kind does not say which of them is white; None for other
     images.
     """
-    bits = _tag(image, _BITS_PER_SAMPLE, 0)
-    is_signed = _tag(image, _SAMPLE_FORMAT, 1) == 2
+    bits = _tag(image, Base.BitsPerSample, 0)
+    is_signed = _tag(image, Base.SampleFormat, 1) == 2
     if image.mode == "F":
         return np.asarray(image)
     if image.mode == "L" and is_signed:
@@ -386,7 +384,7 @@ def _count_bands(image: Image.Image) -> tuple[int, str]:
     """
     mode = "RGB" if image.mode == "RGBX" else image.mode
     used = Image.getmodebands(mode)
-    stored = _tag(image, _SAMPLES_PER_PIXEL, 0)
+    stored = _tag(image, Base.SamplesPerPixel, 0)
     if stored > used:
         return stored, f"{mode}+{stored - used}"
     # A last channel in other formats than these is always transparency.
@@ -417,7 +415,7 @@ def _is_rotated(image: Image.Image) -> bool:
     if image.format == "TIFF" or image.info.keys().isdisjoint(_ORIENTED_BY):
         return False
     with contextlib.suppress(Exception):  # damaged EXIF data has no orientation
-        return image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
+        return image.getexif().get(Base.Orientation) in range(2, 9)
     return False
 
 

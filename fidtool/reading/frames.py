@@ -37,9 +37,8 @@ def expand_frames(images: ImageSet, max_pixels: int) -> ImageSet:
     names = Names(
         images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames
     )
-    items = np.array(frames)[:, 0]
     reader = FrameReader(images.reader, np.array(frames))
-    order = np.argsort(np.argsort(images.order)[items], kind="stable")
+    order = np.argsort(np.argsort(images.order)[reader.frames[:, 0]], kind="stable")
     return replace(images, stored=names, reader=reader, order=order)
 
 

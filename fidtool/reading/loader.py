@@ -18,7 +18,7 @@ from itertools import chain, compress, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError, format_reason, option
+from fidtool.errors import InputError, RunError, Say, format_reason, option
 from fidtool.reading.batches import Batch
 from fidtool.reading.decode import (
     DecodedImage,
@@ -39,7 +39,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
-from fidtool.system.background import DaemonThreads, use_one_torch_thread
+from fidtool.system.background import DaemonThreads
 
 AT_ONCE_BYTES = 1 << 24
 """A piece ends with the image with which it has so many bytes of pixels. A worker has up to three
@@ -126,9 +126,8 @@ def decode_batch(
         of_partner = replace(options, crop=source.partner.crop)
         batch = batch.slice(0, len(piece.images))
         piece.partner, partners = _decode(source.partner, of_partner, batch, memory)
-        pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
-        for file, image, partner_file, partner in pairs:
-            _check_sizes(file, image, partner_file, partner)
+        for pair in zip(piece.files, images, piece.partner.files, partners, strict=True):
+            _check_sizes(*pair)
         _fill_piece(piece.partner, partners, source.partner, of_partner)
     _fill_piece(piece, images, source, options)
     return piece
@@ -204,12 +203,12 @@ def _select_detailed(source: ImageSet | None, piece: Piece) -> list[bool]:
     last.
     """
     if source is not None:
-        names = [file.removeprefix(source.prefix) for file in piece.files]
-        return [is_detailed(name, source.whole_count) for name in names]
-    names = [file[file.rindex("[") :] for file in piece.files]
+        count = source.whole_count
+        return [is_detailed(file.removeprefix(source.prefix), count) for file in piece.files]
     positions = compress(piece.images, piece.used)
     return [
-        is_detailed(name, position + 1) for name, position in zip(names, positions, strict=True)
+        is_detailed(file[file.rindex("[") :], position + 1)
+        for file, position in zip(piece.files, positions, strict=True)
     ]
 
 
@@ -268,7 +267,7 @@ def load_pieces(
     options: DecodeOptions,
     num_workers: int = 0,
     patience: float = math.inf,
-    complain: Callable[[str], None] = print,
+    complain: Say = print,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of this rank's batches in order; a batch of small images is one piece, or
     few.
@@ -324,6 +323,7 @@ def _can_be_sent(batch: Batch) -> bool:
     return all(isinstance(content, (bytes, Frame)) for _, content in batch.contents or ())
 
 
+@dataclass
 class _TaskLoader:
     """Decodes tasks, which are batches or parts of them, in workers or in this process.
 
@@ -331,25 +331,18 @@ class _TaskLoader:
     images are known once they are decoded, so the first tasks contain one image.
     """
 
-    def __init__(
-        self,
-        source: ImageSet | None,
-        decode: Callable[[Batch], Piece],
-        workers: Workers[Batch, Piece] | None,
-        patience: float,
-    ) -> None:
-        self._source = source
-        self._decode = decode
-        self._workers = workers
-        self._patience = patience
-        self._images_per_task = 1
-        self._failure: Exception | None = None
+    source: ImageSet | None
+    decode: Callable[[Batch], Piece]
+    workers: Workers[Batch, Piece] | None
+    patience: float
+    images_per_task: int = 1
+    failure: Exception | None = None
 
     def divide(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
             left = batch
             while count := len(left.images):
-                stop = math.ceil(count / math.ceil(count / self._images_per_task))
+                stop = math.ceil(count / math.ceil(count / self.images_per_task))
                 yield left.slice(0, stop)
                 left = left.slice(stop, count)
 
@@ -358,7 +351,7 @@ class _TaskLoader:
 
         What reading a task raises is raised after the pieces of those before.
         """
-        room = 1 if self._workers is None else self._workers.room
+        room = 1 if self.workers is None else self.workers.room
         waiting = deque[tuple[Batch, bool]]()
         for task in self._until_failure(tasks):
             waiting.append((task, self._send(task)))
@@ -366,31 +359,31 @@ class _TaskLoader:
                 yield from self._finish(*waiting.popleft())
         while waiting:
             yield from self._finish(*waiting.popleft())
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def _until_failure(self, tasks: Iterator[Batch]) -> Iterator[Batch]:
         try:
             yield from tasks
         except Exception as error:
-            self._failure = error
+            self.failure = error
 
     def _send(self, task: Batch) -> bool:
         """Send a task to the workers, if there are some and they should decode it."""
-        if self._workers is None or not _can_be_sent(task):
+        if self.workers is None or not _can_be_sent(task):
             return False
-        self._workers.send(task)
+        self.workers.send(task)
         return True
 
     def _finish(self, task: Batch, is_sent: bool) -> Iterator[Piece]:
         """Yield the pieces of a task: one, unless its images are larger than expected."""
-        if self._workers is not None and is_sent:
-            piece, buffer = self._workers.receive()
+        if self.workers is not None and is_sent:
+            piece, buffer = self.workers.receive()
             piece.buffer = buffer
         else:
             piece = self._decode_here(task)
         size = sum(height * width * 3 for height, width in piece.sizes)
-        self._images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
+        self.images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
         yield piece
         while len(piece.images) < len(task.images):
             task = task.slice(len(piece.images), len(task.images))
@@ -398,14 +391,14 @@ class _TaskLoader:
             yield piece
 
     def _decode_here(self, task: Batch) -> Piece:
-        if self._source is None:
-            return self._decode(task)
-        return self._source.run_with_timeout(partial(self._decode, task), self._patience)
+        if self.source is None:
+            return self.decode(task)
+        return self.source.run_with_timeout(partial(self.decode, task), self.patience)
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
     """Read the images of tasks in one pass over the source."""
-    stream = source.read(np.concatenate([np.asarray(batch.images) for batch in batches]))
+    stream = source.read(np.concatenate([batch.images for batch in batches]))
     for task in tasks:
         contents = [(source.file(index), next(stream, _TOO_FEW)) for index in task.images]
         yield task._replace(contents=contents)
@@ -417,7 +410,7 @@ def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> It
 
     The thread starts when the first task is requested, so that processes can be forked before.
     """
-    thread = DaemonThreads(1, use_one_torch_thread)
+    thread = DaemonThreads(1, uses_torch=True)
     ahead = deque[Future[Batch | None]]()
     try:
         while True:

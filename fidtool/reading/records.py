@@ -125,6 +125,8 @@ fewer than 16 columns or rows.
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
+_Bytes = NDArray[np.uint8]
+_Floats = NDArray[np.float32]
 _NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
 
@@ -172,7 +174,7 @@ def make_records(
     return records
 
 
-def _digest(pixels: NDArray[np.uint8]) -> int:
+def _digest(pixels: _Bytes) -> int:
     # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose
     # are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
@@ -201,7 +203,7 @@ def _groups(images: Sequence[DecodedImage]) -> Iterator[list[int]]:
             yield positions[start : start + at_once]
 
 
-def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+def _summarise(images: Sequence[_Bytes], records: RecordArray) -> None:
     """Set the size, and the fields that describe samples of the pixels."""
     height, width, _ = images[0].shape
     down, right = _sample_steps(height, width)
@@ -228,7 +230,7 @@ def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> Non
     records["thumb"] = _shrink(values)
 
 
-def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _roughness(green: _Floats, neighbours: _Bytes) -> NDArray[np.float64]:
     """Return the roughness of n images, shape (n,), from their green values, integers of shape (n,
     h, w).
 
@@ -246,15 +248,15 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
     return np.where(scatter * count > 0, np.minimum(ratios, 255), 0)
 
 
-def _sum_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
+def _sum_of_squares(values: _Floats) -> NDArray[np.float64]:
     # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 **
     # 24: exact in float32.
-    rows: NDArray[np.float32] = np.einsum("nhw,nhw->nh", values, values)
+    rows: _Floats = np.einsum("nhw,nhw->nh", values, values)
     squares: NDArray[np.float64] = rows.sum(axis=1, dtype=np.float64)
     return squares
 
 
-def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def thumbnails(images: _Bytes) -> _Bytes:
     """Return the ``thumb`` of the records of n images, shape (n, height, width, 3): uint8, shape
     (n, bytes).
     """
@@ -263,7 +265,7 @@ def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return _shrink(samples.astype(np.float32)).astype(np.uint8)
 
 
-def _shrink(values: NDArray[np.float32]) -> NDArray[np.int64]:
+def _shrink(values: _Floats) -> NDArray[np.int64]:
     """Return the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n,
     3, h, w).
     """
@@ -286,7 +288,7 @@ def _shrink(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.concatenate(flat, axis=1)
 
 
-def _cells(side: int) -> NDArray[np.float32]:
+def _cells(side: int) -> _Floats:
     """Return which rows, or columns, are in each cell: 0 or 1, shape (SIDE, side)."""
     edges = np.arange(SIDE + 1) * side // SIDE
     return np.repeat(np.eye(SIDE, dtype=np.float32), np.diff(edges), axis=1)
@@ -295,7 +297,7 @@ def _cells(side: int) -> NDArray[np.float32]:
 # --- detail ---------------------------------------------------------------------------------------
 
 
-def _filters() -> NDArray[np.float32]:
+def _filters() -> _Floats:
     """Return integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the
     last.
     """
@@ -315,7 +317,7 @@ def _filters() -> NDArray[np.float32]:
 _FILTERS = _filters()
 
 
-def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+def _measure_detail(images: Sequence[_Bytes], records: RecordArray) -> None:
     """Set the fields that describe all pixels, or neighbouring ones."""
     records["lowest"] = [pixels.min() for pixels in images]
     records["highest"] = [pixels.max() for pixels in images]
@@ -328,7 +330,7 @@ def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -
     records["repeats"] = np.maximum(_repeats(rows), _repeats(columns))
 
 
-def _middle_rows(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def _middle_rows(images: Sequence[_Bytes]) -> _Bytes:
     """Return the middle of some rows of n images (height, width): shape (n, rows, columns)."""
     height, width = images[0].shape
     down = -(-height // _ROWS)
@@ -336,7 +338,7 @@ def _middle_rows(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
 
 
-def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _bands(rows: _Bytes) -> NDArray[np.float64]:
     """Return the ``bands`` along rows of n images: shape (n, BANDS)."""
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
@@ -348,7 +350,7 @@ def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
     return np.append(pairs.mean(axis=2), squares[:, -1:], axis=1)
 
 
-def _repeats(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _repeats(rows: _Bytes) -> NDArray[np.int64]:
     """Return the ``repeats`` along rows of n images: shape (n,)."""
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
     less = np.minimum(steps[:, :-1], steps[:, 1:])
@@ -378,7 +380,7 @@ class ImageRecords:
     stamps: NDArray[np.int64] = field(default_factory=lambda: _NO_STAMPS, repr=False)
 
     @classmethod
-    def from_images(cls, images: ImageSet, records: NDArray[np.uint8]) -> ImageRecords:
+    def from_images(cls, images: ImageSet, records: _Bytes) -> ImageRecords:
         """Return the records of images, from a uint8 array of shape (images, bytes of
         `RECORD`).
         """
@@ -417,8 +419,8 @@ class ImageRecords:
         longer be opened.
         """
         prefix = redact(self.prefix)
-        files = (redact(f"{self.prefix}{name}") for name in self.names)
-        names = Names(file.removeprefix(prefix) for file in files)
+        files = map(self.file, range(len(self)))
+        names = Names(redact(file).removeprefix(prefix) for file in files)
         return replace(self, names=names, prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -475,5 +477,5 @@ class ImageRecords:
         return cls(records, names, os.fsdecode(arrays["folder"].tobytes()), stamps)
 
 
-def to_bytes_array(records: RecordArray) -> NDArray[np.uint8]:
+def to_bytes_array(records: RecordArray) -> _Bytes:
     return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.itemsize)

@@ -8,18 +8,15 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from fidtool.distributed.seeds import sample_seed
+from fidtool.distributed.world import World
 from fidtool.errors import InputError, mark_agreed
 from fidtool.reading.batches import Batch, cut_batches, deal
 from fidtool.reading.frames import split
 from fidtool.sources.contents import Read, ValueRange, comparable_bytes
 from fidtool.sources.image_set import ImageSet, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
-
-if TYPE_CHECKING:
-    from fidtool.distributed.world import World
 
 ProgramContext = Callable[[], contextlib.AbstractContextManager[None]]
 

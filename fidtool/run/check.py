@@ -8,8 +8,8 @@ from dataclasses import replace
 from fidtool.diagnose.diagnosis import Checkup, describe_set, diagnose, inspect_set
 from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
-from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.records import ImageRecords
+from fidtool.run.broadcast import broadcast_images
 from fidtool.run.context import RunContext, open_run
 from fidtool.run.extract import Extraction
 from fidtool.run.opening import check_paths, merge_spellings, open_set
@@ -19,7 +19,6 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import IgnoredFiles
 from fidtool.sources.listing import missing_error
 from fidtool.statistics.accumulator import RECORDS
-from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.console import Console
 
 _BATCH = 32
@@ -76,9 +75,7 @@ def _read_records(
     # A statistics file has records, but no images to decode.
     if not world.broadcast(content.images is not None):
         return None if content.file is None else content.file.pictures, None, ()
-    given = request.data
-    assert not isinstance(given, Statistics)
-    images = broadcast_images(world, content.images, given, settings.floats, settings.timeout)
+    images = broadcast_images(world, content.images, request, settings)
     workers = settings.num_workers
     if workers is None:
         # As many as are decoded until one has started.

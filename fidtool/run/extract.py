@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import attrgetter
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, Say, option
 from fidtool.features.device import StreamTimer, Uploads
 from fidtool.features.extractor import Extractor
 from fidtool.features.passes import ForwardPasses, GroupFeatures
@@ -32,11 +32,11 @@ from fidtool.settings.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.accumulator import Accumulator, Layers, Places
 from fidtool.statistics.checkpoint import Checkpoint, CheckpointPart, plan_parts
 from fidtool.statistics.rows import empty_rows
 
-_Add = Callable[[Piece, GroupFeatures, NDArray[np.int64]], None]
+_Add = Callable[[Piece, GroupFeatures, Places], None]
 
 
 def decode_options(
@@ -86,14 +86,14 @@ class Extraction:
     context: RunContext
     settings: Settings
     networks: Sequence[Extractor]
-    layers: Mapping[str, LayerSpec]
+    layers: Layers
     batch_size: int
     num_workers: int
     crop: Crop | None
-    warn: Callable[[str], None]
+    warn: Say
     work: Counter[str] = field(default_factory=Counter)
     pairs: PairEvaluator | None = None
-    partner_layers: Mapping[str, LayerSpec] | None = None
+    partner_layers: Layers | None = None
 
     def __post_init__(self) -> None:
         device = self.context.device.torch_device
@@ -155,7 +155,7 @@ class Extraction:
             # Of an iterable the number of images is unknown: more capacity is added below.
             own = self._empty_statistics(64 * self.batch_size)
 
-            def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+            def add(piece: Piece, features: GroupFeatures, places: Places) -> None:
                 nonlocal own
                 if places[-1] >= len(own.used):
                     smaller = own
@@ -199,7 +199,7 @@ class Extraction:
         self,
         statistics: Accumulator,
         resumed: NDArray[np.bool_],
-        batches: Sequence[NDArray[np.int64]],
+        batches: Sequence[Places],
         count: int,
         name: str,
     ) -> None:
@@ -289,13 +289,12 @@ class Extraction:
             context.busy.add("network", self._gpu_timer.read_seconds())
 
     def _passes(self) -> ForwardPasses[Piece]:
-        context = self.context
         return ForwardPasses(
             self.networks,
-            context.device.forward_threads,
+            self.context.device.forward_threads,
             self._load_piece,
             is_last=attrgetter("last"),
-            stop=context.world.must_stop,
+            stop=self.context.world.must_stop,
             timer=self._time_network,
             name=_name_batch,
         )
@@ -303,24 +302,22 @@ class Extraction:
     def _time_network(self) -> contextlib.AbstractContextManager[None]:
         if self._gpu_timer is not None:
             return self._gpu_timer()
-        return self.context.busy("network", self._thread_share)
+        return self._time_thread("network")
 
-    @property
-    def _thread_share(self) -> float:
-        """The share of a thread's time that counts, as several threads work at the same time."""
-        return 1 / max(1, self.context.device.forward_threads)
+    def _time_thread(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Time the work of one of several threads, of which each counts as its share."""
+        return self.context.busy(name, 1 / max(1, self.context.device.forward_threads))
 
     @contextlib.contextmanager
     def _load_piece(self, piece: Piece) -> Iterator[list[ImageTensors]]:
         """Move the images of a piece to the device for a ``with`` block, and yield their groups
         for the networks.
         """
-        busy = self.context.busy
-        with busy("transfer", self._thread_share):
+        with self._time_thread("transfer"):
             images = self._images_on_device(piece)
             partners = () if piece.partner is None else self._images_on_device(piece.partner)
         if self.pairs is not None:
-            with busy("pairs", self._thread_share):
+            with self._time_thread("pairs"):
                 piece.pairs = self.pairs.values(partners, images, piece.files)
         groups = []
         if self.layers:
@@ -336,7 +333,6 @@ class Extraction:
 
     def _read_pieces(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yield the loaded pieces, as long as not too many of their images are skipped."""
-        shown = self.context.console.render
         skipped = []
         while True:
             with self.context.busy("decode"):
@@ -344,7 +340,8 @@ class Extraction:
             if piece is None:
                 return
             piece.skipped = [
-                replace(bad_file, reason=shown(bad_file.reason)) for bad_file in piece.skipped
+                replace(bad_file, reason=self.context.console.render(bad_file.reason))
+                for bad_file in piece.skipped
             ]
             skipped += piece.skipped
             if source is not None:
@@ -404,8 +401,7 @@ def read_sample(
     for piece in load_pieces(images, batches, decode, patience=settings.timeout):
         for image in split_images(torch.from_numpy(piece.pixels), piece.sizes):
             if not used:
-                rows = empty_rows(len(places), image.numel(), np.uint8)
-                sample = rows.reshape(-1, *image.shape)
+                sample = empty_rows(len(places), image.numel(), np.uint8).reshape(-1, *image.shape)
             if image.shape != sample.shape[1:]:
                 shapes = (sample.shape[1:], image.shape)
                 sizes = " and ".join(f"{width}×{height}" for height, width, _ in shapes)

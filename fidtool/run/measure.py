@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -15,8 +16,8 @@ from fidtool.errors import InputError, ResultWarning, mark_agreed, option, redac
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.names import format_count
 from fidtool.reading.batches import select_part
-from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.stream import Stream
+from fidtool.run.broadcast import broadcast_images
 from fidtool.run.context import RunContext
 from fidtool.run.extract import Extraction
 from fidtool.run.networks import RunNetworks
@@ -94,8 +95,9 @@ class Measurer:
         settings = self._settings
         if settings.checkpoint is not None and (self.networks.definitions or self.pairs.metrics):
             name = self._world.on_rank_zero(self._claim_checkpoint)
+            config = {"max_pixels": settings.max_pixels}
             self._run.finished.checkpoint = Checkpoint(
-                str(settings.checkpoint), name, self.arithmetic, settings.max_pixels, self._warn
+                Path(settings.checkpoint), name, self.arithmetic, config, self._warn
             )
 
     def _claim_checkpoint(self) -> str:
@@ -198,10 +200,10 @@ class Measurer:
 
     def restrict_to_part(self, set_plan: SetPlan, part: str) -> None:
         """Restrict a set to one of its parts, see `select_part`. A collective."""
-        size = self._plan.batch_size
-        self._set_images(
-            set_plan, self._run_on_images(set_plan, lambda images: select_part(images, part, size))
+        images = self._run_on_images(
+            set_plan, lambda images: select_part(images, part, self._plan.batch_size)
         )
+        self._set_images(set_plan, images)
 
     def measure_new(
         self, set_plan: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]
@@ -284,9 +286,8 @@ class Measurer:
         if known is not None:
             missing = [name for name in needs.layers if name not in known.layers] or None
         missing = self._world.broadcast(missing)
-        collected = [name for name in needs.collected if name not in (missing or ())]
         statistics = known or Statistics({})
-        return broadcast_features(set_plan.path, statistics, collected, self._world), missing
+        return broadcast_features(set_plan.path, statistics, needs.collected, self._world), missing
 
     def _compute(
         self,
@@ -348,8 +349,7 @@ class Measurer:
                 f"{sampling.num} images instead of a random subset"
             )
         split = settings.max_pixels if settings.frames == "all" else None
-        size = self._plan.batch_size
-        return Stream(given, settings.floats, self._world, size, sampling, split)
+        return Stream(given, settings.floats, self._world, self._plan.batch_size, sampling, split)
 
     def _make_layers(self, set_plan: SetPlan, names: Sequence[str]) -> dict[str, LayerSpec]:
         layers = {}
@@ -363,11 +363,9 @@ class Measurer:
 
     def _broadcast_images(self, set_plan: SetPlan) -> ImageSet:
         """The images of a set on this rank. A collective."""
-        given = self._requests[set_plan.request].data
-        assert not isinstance(given, Statistics)
         images = self._contents[set_plan].images
-        settings = self._settings
-        return broadcast_images(self._world, images, given, settings.floats, settings.timeout)
+        request = self._requests[set_plan.request]
+        return broadcast_images(self._world, images, request, self._settings)
 
     def _make_measured_set(
         self, set_plan: SetPlan, images: ImageSet, sums: Accumulator
@@ -465,12 +463,7 @@ class Measurer:
         else:
             self.cached.append(set_plan.path)
         self._run.console.say(line)
-        pictures = cached.pictures
-        if pictures is not None:
-            pictures = replace(pictures, prefix=images.prefix)
-        has_features = any(layer.features is not None for layer in cached.layers.values())
-        order = images.numbers() if has_features else None
-        return replace(cached, found=len(images.stored), pictures=pictures, order=order)
+        return cached
 
     def _make_statistics(
         self, set_plan: SetPlan, images: ImageSet, sums: Accumulator, rows: Rows
@@ -492,10 +485,9 @@ class Measurer:
 
 def _join_layers(known: MeasuredSet, computed: MeasuredSet) -> MeasuredSet:
     """A set with the layers that are known, and those that were computed from the same images."""
-    before = known.statistics
     now = computed.statistics
-    order = before.order if now.order is None else now.order
-    statistics = replace(now, layers={**before.layers, **now.layers}, order=order)
+    order = known.statistics.order if now.order is None else now.order
+    statistics = replace(now, layers={**known.statistics.layers, **now.layers}, order=order)
     return replace(
         computed, statistics=statistics, features={**known.features, **computed.features}
     )

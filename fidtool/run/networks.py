@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fidtool.distributed.world import find_differences
 from fidtool.errors import InputError, ResultWarning, RunError, mark_agreed, option
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.extractor import HALVES, PROBE_SIZE, Extractor, fixed_batch
+from fidtool.features.extractor import HALVES, PROBE_SIZE, Extractor
 from fidtool.features.hashes import tensor_hashes
 from fidtool.features.models.inception import (
     Weights,
@@ -200,7 +200,7 @@ class RunNetworks:
         place = self._device.torch_device
         largest = 0.0
         # Noise can have features of another scale: it counts only if the images say nothing.
-        for images in (self._first_images, fixed_batch(1, place, extractor.probe_size)):
+        for images in (self._first_images, extractor.probe_images(1)):
             if len(images) and largest == 0.0:
                 on_device = [image.to(place) for image in images]
                 (vectors,) = self._extract(extractor, on_device).values()
@@ -280,7 +280,7 @@ class RunNetworks:
         every rank.
         """
         if self._world.size > 1:
-            differences = find_differences(tensor_hashes(extractor.tensors()), self._world)
+            differences = find_differences(tensor_hashes(extractor.module), self._world)
             first, *others = self._world.gather(extractor.definition)
             for rank, other in enumerate(others, 1):
                 for difference in first.differences(other):
@@ -301,7 +301,7 @@ class RunNetworks:
         # takes almost a second.
         size = 1 if place.type == "cpu" else self._batch_size
         with self._world.together():
-            features = self._extract(extractor, fixed_batch(size, place, extractor.probe_size))
+            features = self._extract(extractor, extractor.probe_images(size))
             digest = hashlib.sha256()
             for vectors in features.values():
                 digest.update(vectors.cpu().contiguous().numpy().tobytes())

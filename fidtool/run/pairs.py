@@ -40,8 +40,7 @@ class PairEvaluator:
         self.recorded: dict[str, dict[str, Any]] = {}
         world = run.world
         for metric in metrics:
-            fetch = partial(metric.fetch, run.console.say)
-            state = world.broadcast(world.only_on_rank_zero(fetch))
+            state = world.on_rank_zero(partial(metric.fetch, run.console.say))
             with world.together():
                 self._functions.append(metric.on_device(state, run.device.torch_device))
             if state is not None:

@@ -346,7 +346,7 @@ class StatisticsSettings(CheckSettings):
         first = replace(stated, **settings, apart=stated.is_bare)
         check_extractor(first)
         source = "preset" if self.preset else "protocol"
-        return replace(first, protocol=normalize_protocol(first, first.protocol, source))
+        return normalize_protocol(first, source)
 
     @cached_property
     def other_networks(self) -> Mapping[str, NetworkChoice]:

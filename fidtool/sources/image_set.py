@@ -276,21 +276,19 @@ class ImageSet:
             stamps = stamps[self.order]
         return hashlib.sha256(stamps.astype("<i8").tobytes()).hexdigest()
 
-    def hash_batches(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
-        """Return a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
-        shape (batches,).
+    def hash_files(self, indices: Indices) -> int:
+        """Return a hash of the sizes, mtimes and ctimes of the files of these images, below
+        2 ** 64.
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        marks = np.zeros(len(batches), dtype=np.uint64)
-        for number, batch in enumerate(batches):
-            stamps = self.files.stamps[self._file_indices(self.order[batch]), :3]
-            digest = hashlib.sha256(stamps.tobytes()).digest()
-            marks[number] = int.from_bytes(digest[:8], "little")
+        stamps = self.files.stamps[self._file_indices(self.order[indices]), :3]
+        digest = hashlib.sha256(stamps.tobytes()).digest()
+        mark = int.from_bytes(digest[:8], "little")
         if self.partner is not None:
             # Times 3, so that the hashes of two sets in one file do not cancel.
-            marks ^= np.uint64(3) * self.partner.hash_batches(batches)
-        return marks
+            mark ^= 3 * self.partner.hash_files(indices) % 2**64
+        return mark
 
     def missing_lines(self) -> list[str]:
         """Return the lines of a list, with their paths, whose files did not exist when the source

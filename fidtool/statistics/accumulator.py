@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, prefix_errors
 from fidtool.features.device import HostCopy
+from fidtool.features.extractor import LayerFeatures
 from fidtool.features.passes import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.reading.decode import ImageProperties
@@ -40,6 +41,8 @@ RECORDS = "records"
 PAIRS = "pairs"
 """Key of the values of pairs in `Accumulator.rows`."""
 
+Places = NDArray[np.int64]
+"""Places of images in a set, array of shape (images,)."""
 Rows = Mapping[str, NDArray[Any]]
 """Rows of images by name, arrays of shape (images, dims)."""
 
@@ -59,6 +62,10 @@ class LayerSpec(NamedTuple):
     step_setting: SettingName | None = "feature_step"
 
 
+Layers = Mapping[str, LayerSpec]
+"""Kinds of feature vectors by name."""
+
+
 class _Addition(NamedTuple):
     """A piece whose features a device may still compute.
 
@@ -68,8 +75,8 @@ class _Addition(NamedTuple):
     """
 
     piece: Piece
-    places: NDArray[np.int64]
-    vectors: Mapping[str, torch.Tensor]
+    places: Places
+    vectors: LayerFeatures
     copies: Mapping[str, HostCopy]
 
 
@@ -90,12 +97,12 @@ class Accumulator:
         partner: statistics of the partners; None if they are not collected.
     """
 
-    layers: Mapping[str, LayerSpec]
+    layers: Layers
     capacity: int
     device: torch.device | str = "cpu"
     inspected: bool = False
     pairs: int = 0
-    partner_layers: Mapping[str, LayerSpec] | None = None
+    partner_layers: Layers | None = None
 
     def __post_init__(self) -> None:
         count = self.capacity
@@ -107,11 +114,12 @@ class Accumulator:
         self.moments: dict[str, ExactMoments] = {}
         self._rows: dict[str, NDArray[Any]] = {}
         for name, layer in self.layers.items():
-            dims = layer.definition.dims
-            step = layer.definition.feature_step
-            self.moments[name] = ExactMoments(dims, step, self.device, layer.step_setting)
+            definition = layer.definition
+            self.moments[name] = ExactMoments(
+                definition.dims, definition.feature_step, self.device, layer.step_setting
+            )
             if layer.with_features:
-                self._rows[name] = empty_rows(count, dims)
+                self._rows[name] = empty_rows(count, definition.dims)
         if self.inspected:
             self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
         if self.pairs:
@@ -141,7 +149,7 @@ class Accumulator:
         places = np.flatnonzero(self.used)
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
-    def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+    def add(self, piece: Piece, features: GroupFeatures, places: Places) -> None:
         """Add a piece of a batch, which `finish` completes, or the first piece of the next batch.
 
         Args:
@@ -150,7 +158,7 @@ class Accumulator:
         """
         if self._unfinished and self._unfinished[0].piece.number != piece.number:
             self.finish()
-        vectors: dict[str, torch.Tensor] = {}
+        vectors: LayerFeatures = {}
         copies: dict[str, HostCopy] = {}
         if piece.count:
             for name, layer in self.layers.items():
@@ -200,7 +208,7 @@ class Accumulator:
             if added[0].piece.number == 0 and not layer.definition.standard:
                 self.moments[name].check_precision(_FIRST_BATCH_BITS)
 
-    def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
+    def absorb(self, other: Accumulator, places: Places) -> None:
         """Add statistics of the same kind; ``places`` are those of their images here."""
         other.finish()
         for name, moments in self.moments.items():
@@ -232,8 +240,8 @@ class Accumulator:
 
     def _record_images(
         self,
-        used: NDArray[np.int64],
-        unusable: NDArray[np.int64],
+        used: Places,
+        unusable: Places,
         rows: Rows,
         traits: ImageProperties,
         skipped: Sequence[BadFile],
@@ -253,9 +261,8 @@ class Accumulator:
         """
         for moments in self.moments.values():
             moments.merge(world)
-        if world.size > 1:
-            for rows in self._rows.values():
-                _merge_rows(rows.view(f"i{rows.itemsize}"), world)
+        for rows in self._rows.values():
+            _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         skipped = itertools.chain.from_iterable(skipped for _, skipped in everyone)

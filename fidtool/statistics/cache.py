@@ -9,14 +9,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import RunError, format_reason, redact
+from fidtool.errors import RunError, Say, format_reason, redact
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.listing import STDIN
@@ -76,7 +76,7 @@ def find_cached(
     needed: Collection[str],
     arithmetic: dict[str, Any],
     inspected: bool,
-    warn: Callable[[str], None],
+    warn: Say,
 ) -> Statistics | None:
     """Return the set's statistics of those of these layers that the cache has; None if it has
     none.
@@ -99,15 +99,21 @@ def find_cached(
             first = first or entry
     if first is None:
         return None
+    pictures = None
+    if inspected and first.pictures is not None:
+        pictures = replace(first.pictures, prefix=images.prefix)
+    has_features = any(layer.features is not None for layer in layers.values())
     return replace(
         first,
         layers=layers,
         arithmetic=arithmetic,  # equal as far as the keys depend on it
-        pictures=first.pictures if inspected else None,
+        found=len(images.stored),
+        pictures=pictures,
+        order=images.numbers() if has_features else None,
     )
 
 
-def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) -> Statistics | None:
+def _read_entry(path: Path, with_features: bool, warn: Say) -> Statistics | None:
     """Return the statistics in an entry, or None. A damaged file is reported and deleted."""
     if not os.path.isfile(path):
         return None
@@ -126,12 +132,11 @@ def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) ->
     return statistics
 
 
-def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
+def put_in_cache(images: ImageSet, statistics: Statistics, warn: Say) -> bool:
     """Write an entry per layer, unless files may have changed during the run with the same time
     stamps.
     """
-    files = images.files
-    if not files.versioned or (not files.remote and _is_too_new(images)):
+    if not images.files.versioned or (not images.files.remote and _is_too_new(images)):
         return False
     try:
         _folder().mkdir(parents=True, exist_ok=True)
@@ -139,8 +144,10 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             assert layer.definition is not None
             order = None if layer.features is None else statistics.order
             arrays = to_arrays(replace(statistics, layers={FEATURES: layer}, order=order))
-            source = os.fsencode(_listed_path(images.source))
-            arrays["source"] = np.frombuffer(source, dtype=np.uint8)
+            source = images.source
+            if source != STDIN:  # as lists show it: a URL without user, password and query
+                source = redact(real_path(source))
+            arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         delete_temporary_files(_ABANDONED_SECONDS)
         entries = cache_entries()
@@ -174,15 +181,6 @@ def delete_temporary_files(age: float = 0.0) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime <= time.time() - age:
                 path.unlink()
-
-
-def _listed_path(path: str) -> str:
-    """Return a set's path as lists show it: absolute, or a URL without user, password and
-    query.
-    """
-    if path == STDIN:
-        return path
-    return redact(path) if "://" in path else real_path(path)
 
 
 def _is_too_new(images: ImageSet) -> bool:

@@ -18,27 +18,25 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, format_message, format_reason, option
+from fidtool.errors import InputError, Say, format_message, format_reason, option
+from fidtool.features.passes import GroupFeatures
 from fidtool.names import format_count, shorten
 from fidtool.reading.batches import Batch
-from fidtool.reading.records import ImageRecords
+from fidtool.reading.loader import Piece
+from fidtool.reading.records import STAMPS
 from fidtool.sources.image_set import ImageSet, SetPart
-from fidtool.statistics.accumulator import PAIRS, Accumulator
+from fidtool.statistics.accumulator import PAIRS, Accumulator, Places
 from fidtool.statistics.file import parse_statistics, save_arrays, to_arrays
-from fidtool.statistics.foreign import NamedArrays
+from fidtool.statistics.foreign import Arrays, NamedArrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.json_fields import from_json_value
 from fidtool.system.local_files import open_regular, read_file
-
-if TYPE_CHECKING:
-    from fidtool.features.passes import GroupFeatures
-    from fidtool.reading.loader import Piece
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 5
@@ -69,43 +67,36 @@ def plan_parts(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[
     edges = [len(batches) * part // count for part in range(count + 1)]
     parts = []
     for place, (start, stop) in enumerate(itertools.pairwise(edges)):
-        positions = np.concatenate([np.asarray(batch.images) for batch in batches[start:stop]])
-        (mark,) = images.hash_batches([positions])
+        positions = np.concatenate([batch.images for batch in batches[start:stop]])
+        mark = images.hash_files(positions)
         part = SetPart(f"{place + 1}/{count}", f"{mark:016x}", len(images), np.sort(positions))
         parts.append(CheckpointPart(f"{number:03}-{place:02}", range(start, stop), part))
     return parts
 
 
+@dataclass
 class Checkpoint:
     """A checkpoint folder.
 
-    Args:
+    Attributes:
         run: the name of the run, as `claim` returned it.
-        arithmetic: see `Statistics`.
+        arithmetic, config: those of the statistics of its parts, see `Statistics`.
         warn: called, for example, if the folder cannot be written; the run then continues without
             it.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        run: str,
-        arithmetic: dict[str, Any],
-        max_pixels: int,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.folder = Path(folder)
-        self._run = run
-        self._arithmetic = arithmetic
-        self._config = {"max_pixels": max_pixels}
-        self._warn = warn
+    folder: Path
+    run: str
+    arithmetic: dict[str, Any]
+    config: dict[str, Any]
+    warn: Say
 
     @property
     def has_work(self) -> bool:
-        return any(self.folder.glob(f"{self._run}-*.npz"))
+        return any(self.folder.glob(f"{self.run}-*.npz"))
 
-    def _file(self, part: CheckpointPart, partner: bool = False) -> Path:
-        return self.folder / f"{self._run}-{part.file}{_PARTNER if partner else ''}.npz"
+    def _file(self, part: CheckpointPart, suffix: str = "") -> Path:
+        return self.folder / f"{self.run}-{part.file}{suffix}.npz"
 
     def load(self, parts: Iterable[CheckpointPart], total: Accumulator) -> list[CheckpointPart]:
         """Add the parts that are in the folder to statistics, and return all others. Called on
@@ -123,7 +114,7 @@ class Checkpoint:
                 left.append(part)
                 unused.setdefault(reason, []).append(file)
         for reason, files in unused.items():
-            self._warn(
+            self.warn(
                 f"{files[0]} is {reason}; computing {format_count(len(files), 'chunk')} of a set "
                 "again"
             )
@@ -133,7 +124,7 @@ class Checkpoint:
         """Add a part to statistics; return why it cannot be used, if it cannot."""
         files = {self._file(part): total}
         if total.partner is not None:
-            files[self._file(part, partner=True)] = total.partner
+            files[self._file(part, _PARTNER)] = total.partner
         try:
             contents = [_read(file) for file in files]
         except Exception as error:  # damaged archives raise many kinds of exceptions
@@ -141,7 +132,7 @@ class Checkpoint:
         for statistics, _ in contents:
             if statistics.part != part.images:
                 return "not used (files of the set have changed since)"
-            if statistics.config != self._config:
+            if statistics.config != self.config:
                 before = option("max_pixels", (statistics.config or {}).get("max_pixels"))
                 return f"not used (it was made with {before})"
         for (statistics, pairs), sums in zip(contents, files.values(), strict=True):
@@ -156,25 +147,21 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             # First, because a part is complete if its own file is there.
             if images.partner is not None and sums.partner is not None:
-                file = self._file(part, partner=True)
+                file = self._file(part, _PARTNER)
                 save_arrays(file, self._arrays(part, images.partner, sums.partner))
             save_arrays(self._file(part), self._arrays(part, images, sums))
         except OSError as error:
-            self._warn(_unwritable_warning(self.folder, error))
+            self.warn(_unwritable_warning(self.folder, error))
 
-    def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
+    def _arrays(self, part: CheckpointPart, images: ImageSet, sums: Accumulator) -> Arrays:
         rows = sums.rows()
         statistics = sums.statistics(
-            images.take_part(part.images), rows, self._arithmetic, sums_alone=True
+            images.take_part(part.images), rows, self.arithmetic, sums_alone=True
         )
-        statistics = replace(statistics, config=self._config)
-        pictures = statistics.pictures
-        if pictures is not None:
-            # Without the times of the files, which other ranks do not know: those of the part are
-            # in its `whole`.
-            pictures = ImageRecords(pictures.records, pictures.names, pictures.prefix)
-            statistics = replace(statistics, pictures=pictures)
-        arrays = to_arrays(statistics)
+        arrays = to_arrays(replace(statistics, config=self.config))
+        # The times of the files, which other ranks do not know: those of the part are in its
+        # `whole`.
+        arrays.pop(STAMPS, None)
         if PAIRS in rows:
             arrays[PAIRS] = rows[PAIRS]
         return arrays
@@ -190,7 +177,7 @@ class Checkpoint:
             part_of |= dict.fromkeys(part.batches, part)
         sums: Accumulator | None = None
 
-        def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+        def add(piece: Piece, features: GroupFeatures, places: Places) -> None:
             nonlocal sums
             part = part_of[piece.number]
             sums = sums or total.empty_copy(len(part.images.places))
@@ -264,7 +251,7 @@ class _Manifest:
     identity: Identity
 
 
-def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
+def claim(folder: str, identity: Identity, warn: Say) -> str:
     """Assign an empty folder to a run, or check that it belongs to this run. Called on rank 0
     only.
 

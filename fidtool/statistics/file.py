@@ -35,6 +35,7 @@ from fidtool.sources.listing import split_key
 from fidtool.statistics.foreign import (
     AS_ARRAY,
     MAX_IMAGES,
+    Arrays,
     NamedArrays,
     add_origin,
     open_arrays,
@@ -104,11 +105,9 @@ def write_statistics(
     skipped = tuple(
         BadFile(redact(bad_file.file), redact(bad_file.reason)) for bad_file in statistics.skipped
     )
-    statistics = replace(statistics, skipped=skipped)
+    statistics = replace(statistics, skipped=skipped, config=redact_json(statistics.config))
     if statistics.pictures is not None:
         statistics = replace(statistics, pictures=statistics.pictures.redact())
-    if statistics.config is not None:
-        statistics = replace(statistics, config=redact_json(statistics.config))
     save_arrays(path, to_arrays(statistics), overwrite)
 
 
@@ -140,7 +139,7 @@ def _write_layout(
     statistics.whole(str(path))
     protocol = find_protocol(layout)
     definitions = {FEATURES: inception_definition(protocol, max(INCEPTION_DIMS))}
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     if images is not None:
         definitions[SPATIAL] = spatial_definition(definitions[FEATURES])
         arrays["arr_0"] = images
@@ -169,9 +168,9 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def to_arrays(statistics: Statistics) -> dict[str, Any]:
+def to_arrays(statistics: Statistics) -> Arrays:
     """Return the arrays of a statistics file, with complete URLs, for `parse_statistics`."""
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
             raise InputError(
@@ -199,8 +198,8 @@ def to_arrays(statistics: Statistics) -> dict[str, Any]:
     return arrays
 
 
-def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
+def _arrays(name: str, layer: LayerStatistics) -> Arrays:
+    arrays: Arrays = {}
     if len(layer.mu):
         arrays["mu"] = layer.mu
         arrays["sigma"] = layer.sigma
@@ -285,15 +284,16 @@ def read_statistics(
             none is named.
         RunError: if there is not enough space for the features.
     """
+    path = str(path)
     if files is None:
-        name, key = (str(path), key) if key else split_key(str(path))
+        name, key = (path, key) if key else split_key(path)
         if not os.path.isfile(name):
             raise InputError(f"no statistics file {path}")
         files = Files([name])
-    with explain_errors(str(path)), open_arrays(str(path), files, key) as arrays:
+    with explain_errors(path), open_arrays(path, files, key) as arrays:
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
-            statistics = parse_statistics(arrays, str(path), features_of, networks)
+            statistics = parse_statistics(arrays, path, features_of, networks)
         else:
             definition = _read_definition(arrays, "fingerprint")  # as of features for clean-fid
             main = replace(statistics.layers[FEATURES], definition=definition)
@@ -404,8 +404,9 @@ def _read_layer(
         mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
     sums = {}
     for key in SUMS:
-        if f"{_SUMS}{key}{suffix}" in arrays.names:
-            sums[key] = arrays.array(f"{_SUMS}{key}{suffix}")
+        name = f"{_SUMS}{key}{suffix}"
+        if name in arrays.names:
+            sums[key] = arrays.array(name)
     layer = LayerStatistics(mu, sigma, definition, sums=sums or None)
     dims = layer.dims
     if definition is not None and definition.dims != dims:

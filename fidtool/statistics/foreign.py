@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, BinaryIO
 
@@ -59,6 +59,8 @@ AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 # How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
 # that were measured.
 _MAX_SIZE_RATIO = 3.0
+Arrays = dict[str, Any]
+"""Arrays by name; in a pickle also numbers and lists of arrays."""
 MAX_IMAGES = (1 << 31) - 1
 """Largest number of images in a set."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -107,12 +109,13 @@ def _detect_kind(head: bytes) -> str:
     return PICKLE if begins_like_pickle(head) else ""
 
 
+@dataclass
 class NamedArrays:
     """Arrays by name, which an archive reads when they are needed.
 
     A method raises a ValueError if the array is not what it should be.
 
-    Args:
+    Attributes:
         arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A
             list is one array, divided by its first axis.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
@@ -120,21 +123,20 @@ class NamedArrays:
             fingerprint.
     """
 
-    def __init__(
-        self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()
-    ) -> None:
-        self._arrays = arrays
-        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
-        self.names = dict.fromkeys(arrays).keys()
-        self.writer = writer
-        self.layers = layers
+    arrays: NpzFile | Mapping[str, Any]
+    writer: str = ""
+    layers: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._archive = self.arrays.zip if isinstance(self.arrays, NpzFile) else None
+        self.names = dict.fromkeys(self.arrays).keys()
 
     def array(self, name: str) -> NDArray[Any]:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
             self._header(name)
-        value = self._arrays[name]
+        value = self.arrays[name]
         return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
     def _header(self, name: str) -> StoredArray | NDArray[Any]:
@@ -274,9 +276,9 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
     return value
 
 
-def _select_arrays(value: Any) -> dict[str, Any]:
+def _select_arrays(value: Any) -> Arrays:
     """Return the items of a pickled dict that are arrays, lists of arrays or numbers."""
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     if isinstance(value, dict):
         for name, item in value.items():
             if isinstance(item, list):
@@ -288,7 +290,7 @@ def _select_arrays(value: Any) -> dict[str, Any]:
     return arrays
 
 
-def _select_entries(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _select_entries(value: dict[str, Any]) -> dict[str, Arrays]:
     """Return the arrays of each of the statistics in a pickled dict by name, an empty one if it is
     statistics itself.
 
@@ -343,11 +345,12 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
     names = [name for name in entries if name]
     if not names and not entry:
         return NamedArrays(_select_arrays(value))
-    layers = {}
-    for name in names:
-        if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX):
-            layers[name] = _LAYERS.get(name, name.removeprefix(_OTHER_NETWORKS_PREFIX))
-    arrays: dict[str, Any] = {}
+    layers = {
+        name: _LAYERS.get(name, name.removeprefix(_OTHER_NETWORKS_PREFIX))
+        for name in names
+        if name in _LAYERS or name.startswith(_OTHER_NETWORKS_PREFIX)
+    }
+    arrays: Arrays = {}
     if isinstance(value.get("num_images"), int):
         arrays["count"] = value["num_images"]
     if layers and not entry:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import PROBE, layer_prefix
+from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.names import format_count, format_optional, shorten
 from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import explain_errors
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.accumulator import Accumulator, LayerSpec
+from fidtool.statistics.accumulator import Accumulator, Layers, LayerSpec
 from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import AbsentStatistics, Statistics
 from fidtool.validation import MAX_SKIP, max_skipped_files
@@ -64,7 +64,7 @@ Facts = Mapping[str, Any]
 
 
 def describe_run(
-    layers: Mapping[str, LayerSpec],
+    layers: Layers,
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
     crop: Crop | None,
@@ -74,7 +74,7 @@ def describe_run(
     networks = [layer.definition.network for layer in layers.values()]
     facts: dict[str, Any] = {"networks": " and ".join(networks)}
     for name, layer in layers.items():
-        prefix = layer_prefix(name, " ")
+        prefix = "" if name == FEATURES else f"{name} "
         for key, value in asdict(layer.definition).items():
             facts[f"{prefix}{key}"] = value
         facts[f"{prefix}features of each image"] = layer.with_features

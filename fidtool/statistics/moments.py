@@ -265,8 +265,6 @@ class ExactMoments:
     def merge(self, world: World) -> None:
         """Sum over the ranks, in place: all ranks get the same totals. A collective."""
         self.flush()
-        if world.size == 1:
-            return
         counts = torch.tensor([self.count, self._bits, self._nonzero], device="cpu")
         self.count, self._bits, self._nonzero = world.all_reduce_sum(counts).tolist()
         self._largest = max(world.gather(self._largest))

@@ -283,14 +283,16 @@ def broadcast_features(
     path: str, statistics: Statistics, layers: Collection[str], world: World
 ) -> MeasuredSet:
     """Return a set with the features that rank 0 has, on all ranks. A collective."""
-    own: dict[str, Features] = {}
-    for name, layer in statistics.layers.items():
-        if name in layers and layer.features is not None:
-            own[name] = layer.features
+    own = {
+        name: layer.features
+        for name, layer in statistics.layers.items()
+        if name in layers and layer.features is not None
+    }
     shapes = world.broadcast({name: rows.shape for name, rows in own.items()})
-    features = {}
-    for name, (count, dims) in shapes.items():
-        features[name] = _broadcast_rows(own.get(name), count, dims, world)
+    features = {
+        name: _broadcast_rows(own.get(name), count, dims, world)
+        for name, (count, dims) in shapes.items()
+    }
     return MeasuredSet(path, statistics, features)
 
 

@@ -69,12 +69,13 @@ class DaemonThreads:
 
     Args:
         count: number of threads.
-        prepare: is called in each thread before its first work. Such threads may be inside a
-            library when the program exits, which then waits for them for a short time.
+        uses_torch: whether the work uses torch, which then computes with one thread within an
+            operation. The threads may be inside its C++ code when the program exits, which then
+            waits for them for a short time.
     """
 
-    def __init__(self, count: int, prepare: Callable[[], None] | None = None) -> None:
-        self._prepare = prepare
+    def __init__(self, count: int, uses_torch: bool = False) -> None:
+        self._uses_torch = uses_torch
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"fidtool-{n}", daemon=True)
@@ -82,8 +83,8 @@ class DaemonThreads:
         ]
         for thread in self._threads:
             thread.start()
-            if prepare is not None:
-                _all_threads.add(thread)  # it may be inside a library's C++ code at exit
+            if uses_torch:
+                _torch_threads.add(thread)
 
     def submit(self, work: Callable[..., T], *items: Any) -> Future[T]:
         """Return the future result of ``work(*items)``. The first free thread computes it."""
@@ -107,14 +108,14 @@ class DaemonThreads:
             join(self._threads, seconds)
 
     def _run(self) -> None:
-        if self._prepare is not None:
-            self._prepare()
+        if self._uses_torch:
+            _use_one_torch_thread()
         while (job := self._jobs.get()) is not None:
             job()
             del job  # frees its images while the thread waits
 
 
-def use_one_torch_thread() -> None:
+def _use_one_torch_thread() -> None:
     """Let torch compute with one thread within an operation; see
     `fidtool.features.device.deterministic_mode`.
 
@@ -134,7 +135,7 @@ def join(running: Iterable[threading.Thread | BaseProcess], seconds: float) -> N
         one.join(max(0.0, deadline - time.monotonic()))
 
 
-_all_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_torch_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 # A thread that returns from C++ into a finalising interpreter would abort the process. It may also
 # never return.
-atexit.register(join, _all_threads, 2.0)
+atexit.register(join, _torch_threads, 2.0)

@@ -44,7 +44,6 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     PROTOCOLS,
-    USUAL_STEP,
     Definition,
     ProtocolName,
     find_protocol,
@@ -147,8 +146,7 @@ class SharedExtractor(SharedNetwork):
         choice = self.choice
         cpu = make_device(torch.device("cpu"))
         if isinstance(feature, nn.Module):
-            step = USUAL_STEP if feature_step is None else feature_step
-            return _PlainExtractor(feature, choice.extractor, step, cpu)
+            return _PlainExtractor(feature, choice.extractor, feature_step, cpu)
         if choice.extractor == "inception":
             protocol = find_protocol(choice.protocol or DEFAULT_PROTOCOL)
             dims = choice.dims or max(INCEPTION_DIMS)

@@ -26,7 +26,7 @@ from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, co
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences
 from fidtool.errors import InputError, RunError, as_fidtool_error, mark_agreed, warn_program
-from fidtool.features.hashes import named_tensors, tensor_hashes
+from fidtool.features.hashes import tensor_hashes
 from fidtool.system.background import call_with_timeout
 from fidtool.system.torch_internals import default_store, new_gloo_group
 from fidtool.validation import Setting
@@ -492,7 +492,7 @@ def assert_in_sync(
     if ranks.size == 1:
         warn_without_group(purpose)
         return
-    hashes = tensor_hashes(named_tensors(module))
+    hashes = tensor_hashes(module)
     ranks.exchange(purpose, {}, timeout, "every rank must call it")
     with ranks.world(purpose) as world:
         differences = find_differences(hashes, world, ranks.ranks)

@@ -37,7 +37,7 @@ from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.reading.records import RECORD, thumbnails
-from fidtool.system.background import DaemonThreads, use_one_torch_thread
+from fidtool.system.background import DaemonThreads
 from fidtool.system.cache_dir import lock_file
 from fidtool.system.console import log_warning
 from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, SharedNetwork
@@ -124,7 +124,7 @@ class PairValues(SampleRows):
     def _values(self, real: Tensor, fake: Tensor) -> list[float]:
         with deterministic_mode(), device_context(self._device):
             compare = self.comparison.on_device(self._device)
-            pool = DaemonThreads(make_device(self._device).forward_threads, use_one_torch_thread)
+            pool = DaemonThreads(make_device(self._device).forward_threads, uses_torch=True)
             futures = [pool.submit(compare, *pair) for pair in zip(real, fake, strict=True)]
             try:
                 return [future.result() for future in futures]

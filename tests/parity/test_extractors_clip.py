@@ -242,7 +242,7 @@ def test_openais_original_file_is_read(
     )
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
-        assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())
+        assert torch.equal(ours.module.state_dict()[f"visual.{name}"], tensor.float())
     outcome = here(
         "stats",
         "real",

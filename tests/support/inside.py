@@ -179,7 +179,7 @@ def marks_of(
         "identity": held.identity(),
         "drawn": held.draw(Sampling(*drawn)).identity(),
         "state": held.hash_stamps(),
-        "marks": [int(mark) for mark in held.hash_batches([[0, 1], [2]])],
+        "marks": [held.hash_files(batch) for batch in ([0, 1], [2])],
     }
 
 

@@ -19,8 +19,9 @@ def test_only_threads_that_may_be_in_a_library_are_awaited_at_the_end() -> None:
     """A request that was given up may take long, and no program should wait for it."""
     program = """if 1:
         import threading
+        import torch
         from fidtool.system.background import DaemonThreads
-        DaemonThreads(1, lambda: None)
+        DaemonThreads(1, uses_torch=True)
         DaemonThreads(1).submit(threading.Event().wait)
         threading.Thread.join = lambda thread, seconds: print(thread.name)
     """

@@ -23,9 +23,7 @@ from fidtool.errors import InputError, Say
 from fidtool.features.choice import NetworkChoice
 from fidtool.features.device import device_context
 from fidtool.features.hashes import hash_state_dict
-from fidtool.features.network import Network, freeze
-from fidtool.features.protocol import find_own_protocol
-from fidtool.features.resize import Preparation
+from fidtool.features.network import Network, freeze, own_preparation
 from fidtool.features.weights import (
     HUB_MIRROR,
     State,
@@ -129,13 +127,11 @@ def is_downloaded(choice: NetworkChoice) -> bool:
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the image tower, whose features are its embedding divided by the Euclidean norm."""
     visual = _model(choice.model, None).visual
-    load_strictly(visual, state.tensors, choice, state.origin)
+    load_strictly(visual, state, choice)
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    own = find_own_protocol(choice.family, choice.protocol)
-    preparation = Preparation(own.resize, own.framing)
-    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
+    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, own_preparation(choice))
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
@@ -231,7 +227,7 @@ class TextTower:
         self.length: int = self._tokenize.context_length
         model = _model(choice.model, None)
         del model.visual
-        load_strictly(model, state.tensors, choice, state.origin)
+        load_strictly(model, state, choice)
         self.sha256 = hash_state_dict(model.state_dict())
         self._model: Any = freeze(model.to(device))
 

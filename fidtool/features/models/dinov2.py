@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fidtool.errors import Say
 from fidtool.features.choice import NetworkChoice
-from fidtool.features.network import Network
-from fidtool.features.protocol import USUAL_STEP, find_own_protocol
-from fidtool.features.resize import Preparation
+from fidtool.features.network import Network, own_preparation
+from fidtool.features.protocol import USUAL_STEP
 from fidtool.features.weights import (
     State,
     StateDict,
@@ -83,10 +82,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
         key = key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
         if key != "mask_token":
             tensors[key] = value
-    load_strictly(module, tensors, choice, state.origin)
-    own = find_own_protocol(choice.family, choice.protocol)
-    preparation = Preparation(own.resize, own.framing)
-    return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, preparation)
+    load_strictly(module, State(tensors, state.origin), choice)
+    return Network(module, _SIZE, _MEAN, _STD, USUAL_STEP, own_preparation(choice))
 
 
 def position_embedding(table: Tensor, side: int) -> Tensor:

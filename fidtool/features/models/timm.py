@@ -43,7 +43,7 @@ def fetch(choice: NetworkChoice, say: Say) -> State:
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the input of timm's classifier."""
     network = _create_network(choice)
-    load_strictly(network.module, state.tensors, choice, state.origin)
+    load_strictly(network.module, state, choice)
     return network
 
 

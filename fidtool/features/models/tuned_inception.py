@@ -161,8 +161,9 @@ def _rename(tensors: StateDict, path: Path) -> StateDict:
             if part:
                 found = before + ours + after
         renamed[found] = tensor
-    ends = _FIRST_TENSOR
-    prefixes = [name.removesuffix(ends) for name in renamed if name.endswith(ends)]
+    prefixes = [
+        name.removesuffix(_FIRST_TENSOR) for name in renamed if name.endswith(_FIRST_TENSOR)
+    ]
     if len(prefixes) > 1:
         networks = " and ".join(f"{prefix}*" for prefix in prefixes)
         raise InputError(

@@ -94,7 +94,7 @@ def shown(found: Accumulator) -> tuple[Any, ...]:
 
 
 def checkpoint(folder: Path, said: list[str]) -> Checkpoint:
-    return Checkpoint(str(folder), "run", {"torch": "2.4"}, 100, said.append)
+    return Checkpoint(folder, "run", {"torch": "2.4"}, {"max_pixels": 100}, said.append)
 
 
 def saving(folder: Path, parts: list[CheckpointPart], total: Accumulator) -> Callable[..., None]:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from fidtool.distributed.world import World
 from fidtool.errors import InputError, mark_agreed
-from fidtool.sources.contents import SAME_FILES, ValueRange
+from fidtool.run.sets import RequestedSet
+from fidtool.settings.settings import Settings
+from fidtool.sources.contents import SAME_FILES
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 
-if TYPE_CHECKING:
-    from fidtool.distributed.world import World
-
 
 def broadcast_images(
-    world: World,
-    images: ImageSet | None,
-    in_memory: Images | None,
-    value_range: ValueRange | None,
-    seconds: float,
+    world: World, images: ImageSet | None, request: RequestedSet, settings: Settings
 ) -> ImageSet:
     """Broadcast rank 0's list of images, to which others pass None. A collective.
 
     The ranks then compare a sample of the contents, because a path may refer to different files on
-    another machine: an InputError if they differ. Images in memory are this rank's own. The sample
-    must be read within ``seconds``.
+    another machine: an InputError if they differ. Images in memory are this rank's own.
     """
     if world.size == 1:
         assert images is not None
@@ -35,10 +29,10 @@ def broadcast_images(
     assert sent is not None
     mine = images or sent
     with world.together():
-        if in_memory is not None:
-            own = in_memory.image_set(value_range)
+        if isinstance(request.data, Images):
+            own = request.data.image_set(settings.floats)
             mine = replace(mine, reader=mine.reader.wrap(own.reader))
-        sample = mine.run_with_timeout(mine.hash_sample, seconds)
+        sample = mine.run_with_timeout(mine.hash_sample, settings.timeout)
     samples = world.gather((sample, socket.gethostname()))
     for rank, (other, host) in enumerate(samples):
         if other != samples[0][0]:

@@ -5,7 +5,7 @@ they cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,8 +61,8 @@ class SetInspection:
     records: ImageRecords
     duplicates: Duplicates
     findings: list[Finding]
-    passed_over: IgnoredFiles | None = None
-    unreadable: Sequence[BadFile] = ()
+    passed_over: IgnoredFiles | None
+    unreadable: Sequence[BadFile]
 
 
 def inspect_set(
@@ -154,7 +154,7 @@ def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
     ]
     if statistics.part is not None:
         return warnings
-    warnings += set_warnings({path: statistics})
+    warnings += set_warnings(path, statistics)
     inspection = inspect_set(path, statistics.pictures)
     if inspection is not None:
         warnings += warnings_from_findings(inspection, find_problems(inspection, None))
@@ -427,20 +427,11 @@ def _min_median_max(values: NDArray[Any]) -> tuple[float, float, float]:
 
 
 def set_warnings(
-    sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)
-) -> list[ResultWarning]:
-    """Return warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
+    name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)
+) -> Iterator[ResultWarning]:
+    """Yield warnings about a set by itself; ``gaussians`` are the layers whose covariance is
     compared.
     """
-    warnings = list[ResultWarning]()
-    for name, statistics in sets.items():
-        warnings += _set_warnings(name, statistics, gaussians)
-    return warnings
-
-
-def _set_warnings(
-    name: str, statistics: Statistics, gaussians: Collection[str]
-) -> Iterator[ResultWarning]:
     features = statistics.layers.get(FEATURES)
     count = statistics.count
     if features is not None and features.definition is None:
@@ -463,8 +454,11 @@ def _set_warnings(
         )
         yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
-        causes = "either they are all the same image, or the network ignores its input"
-        yield ResultWarning(name, f"all {count} images have the same features: {causes}", "high")
+        text = (
+            f"all {count} images have the same features: either they are all the same image, or "
+            "the network ignores its input"
+        )
+        yield ResultWarning(name, text, "high")
     if statistics.traits is not None:
         for text in property_warnings(vars(statistics.traits)).values():
             yield ResultWarning(name, text)

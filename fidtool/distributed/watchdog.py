@@ -345,8 +345,10 @@ class Watchdog:
             if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
                 if self._store_error and launcher_serves_store():
                     break  # without the store the rank could not announce that it left
-                why = "it crashed or was killed (out of memory?)"
-                return self._lost_rank_failure(rank, f"exited without reporting an error: {why}")
+                what = (
+                    "exited without reporting an error: it crashed or was killed (out of memory?)"
+                )
+                return self._lost_rank_failure(rank, what)
         if signals.received:
             error = add_location(signals.stopped_error(), self._rank, self._size)
             return Failure(self._rank, error)
@@ -360,8 +362,9 @@ class Watchdog:
             port = os.environ.get("MASTER_PORT", "")
             server = f"the launcher at {host}:{port}"
         if self._store_error:
-            cause = f"{server} exited or its machine is down"
-            error = RunError(lost_store(self._store_error, cause))
+            error = RunError(
+                lost_store(self._store_error, f"{server} exited or its machine is down")
+            )
             return Failure(0, error, lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = (

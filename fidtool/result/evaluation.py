@@ -543,8 +543,10 @@ class Evaluation:
             )
             _check_agreement(evaluation, values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"the result is incomplete or was changed ({type(error).__name__}: {error}):"
-            raise InputError(problem, "compute it again") from None
+            raise InputError(
+                f"the result is incomplete or was changed ({type(error).__name__}: {error}):",
+                "compute it again",
+            ) from None
         return evaluation
 
 

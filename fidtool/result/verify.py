@@ -191,8 +191,9 @@ class _Requirements:
     def _check_fake_count(self) -> None:
         stated = self.published or self.preset
         if stated.fakes is None:
-            expected = "the number in the paper"
-            self._add("images of FAKE", None, self.fake.count, expected, stated.source)
+            self._add(
+                "images of FAKE", None, self.fake.count, "the number in the paper", stated.source
+            )
             return
         count = self.fake.count
         if count is None:

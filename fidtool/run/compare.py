@@ -156,7 +156,13 @@ class _ComparisonBuilder:
         if self.plan.settings.diagnose:
             with self.run.clock("diagnosis"):
                 inspections = self._inspect()
-                diagnosis = self._diagnose(inspections)
+                diagnosis = diagnose(
+                    *inspections,
+                    self.plan.settings.max_duplicates,
+                    bool(fake.pairs),
+                    self.run.console.render,
+                )
+            self.warnings += diagnosis.lines
             uncertainties = self._estimate_uncertainties(diagnosis)
         if self.classes is not None:
             for text in class_warnings(self.classes, real, self.computed.numbers, self.plan):
@@ -205,7 +211,8 @@ class _ComparisonBuilder:
             for requested in self.plan.settings.selected_metrics
             if requested.metric.frechet
         }
-        yield from set_warnings({names[0]: of_real, names[1]: of_fake}, layers)
+        for name, statistics in {names[0]: of_real, names[1]: of_fake}.items():
+            yield from set_warnings(name, statistics, layers)
         larger = self.content_of_real
         if (of_fake.count or 0) > (of_real.count or 0):
             larger = self.content_of_fake
@@ -218,16 +225,6 @@ class _ComparisonBuilder:
         if self.fake is self.real:
             return real, real
         return real, _inspect_set(self.fake, self.content_of_fake)
-
-    def _diagnose(self, inspections: Inspections) -> Diagnosis:
-        diagnosis = diagnose(
-            *inspections,
-            self.plan.settings.max_duplicates,
-            bool(self.fake.pairs),
-            self.run.console.render,
-        )
-        self.warnings += diagnosis.lines
-        return diagnosis
 
     def _estimate_uncertainties(self, diagnosis: Diagnosis) -> dict[str, Uncertainty]:
         uncertainties: dict[str, Uncertainty] = {}

@@ -87,7 +87,7 @@ def add_groups(
             are_named = True
     if shared is not None and not are_named:
         paths = " or ".join(set_plan.path for set_plan in contents)
-        raise InputError(f"{option('labels', shared.place)} does not match the images in {paths}")
+        raise InputError(f"{shared.named_setting} does not match the images in {paths}")
     are_passed = given.of_real is not None or given.of_fakes is not None
     return _match_groups(contents, labelled, settings, are_passed)
 
@@ -125,9 +125,8 @@ def _take_labels(texts: Texts, set_plan: SetPlan, content: SetContent) -> Labels
     labels = _match_texts(texts, set_plan, content)
     if labels is not None:
         return Labels(labels)
-    named = option(texts.setting, texts.place or None)
     raise InputError(
-        f"{named} does not match the images in {set_plan.path}:",
+        f"{texts.named_setting} does not match the images in {set_plan.path}:",
         "write the paths of the images relative to their folder",
         "write one label per line, in the order of the images",
     )
@@ -146,8 +145,12 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
         if texts.listed and images.lines is not None:  # a list is the user's own order
             numbers = np.argsort(np.argsort(images.lines)).tolist()
         elif texts.listed:
-            problem = f"{option(texts.setting, texts.place or None)} has no paths"
-            check_name_order(problem, path, images.stored, "pass a table with a column named path")
+            check_name_order(
+                f"{texts.named_setting} has no paths",
+                path,
+                images.stored,
+                "pass a table with a column named path",
+            )
         return texts.for_images(path, images.prefix, images.stored, numbers, count)
     if not texts.listed:
         if file is None or file.pictures is None:

@@ -374,8 +374,10 @@ def _check_roles(path: str, content: SetContent, roles: Sequence[Role], settings
             raise InputError(f"{path} has statistics already:", "pass the images instead")
         pairs = set_needs(settings, STORED).pairs
         if pairs:
-            problem = f"{pairs[0].name} compares pairs of images, but there is only one set:"
-            raise not_computable_error(pairs[0], problem)
+            raise not_computable_error(
+                pairs[0],
+                f"{pairs[0].name} compares pairs of images, but there is only one set:",
+            )
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
@@ -460,7 +462,9 @@ def _open_request(
     elif is_reference(path):
         content = _open_reference(path, settings, needs, say)
     else:
-        content = _open_path(path, settings, needs, say)
+        files = _open_single_file(path, settings.features, say)
+        stored = None if files is None else _open_statistics(path, files, settings, needs)
+        content = stored or SetContent(open_images(path, settings.recursive, settings.floats, say))
     if content.images is None or settings.frames == "first":
         return content
     from fidtool.reading.frames import expand_frames
@@ -509,12 +513,6 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) ->
     if reference.crop_fake not in ("", str(settings.crop_fake)):
         warning = ResultWarning("", f"{reference.name}: {reference.note}")
     return SetContent(images, file, warning, reference.name, sha256)
-
-
-def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
-    files = _open_single_file(path, settings.features, say)
-    content = None if files is None else _open_statistics(path, files, settings, needs)
-    return content or SetContent(open_images(path, settings.recursive, settings.floats, say))
 
 
 def _open_single_file(path: str, features: bool, say: Say) -> Files | None:
@@ -618,7 +616,7 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
     With ``real``, the others but ``heldout`` are FAKEs: none may be a published reference, which is
     of real images, but REAL's own.
     """
-    if list(paths).count(STDIN) > 1:
+    if paths.count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
         if path == STDIN:

@@ -511,8 +511,7 @@ def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
             yield images.warning
     others = ", ".join(images.path for images in sources if "folder" not in images.kind)
     if others and not settings.recursive:
-        recursive = option("recursive", False)
-        text = f"{recursive} has no effect on {others}: it only affects folders"
+        text = f"{option('recursive', False)} has no effect on {others}: it only affects folders"
         yield ResultWarning("", text)
     if settings.features and not files:
         text = f"{option('features', True)} has no effect: no set is a two-dimensional array"

@@ -80,7 +80,10 @@ def list_images(named: SourceFiles) -> ImageSet:
     arrays = []
     for file, name in enumerate(named.files.paths):
         with open_with_errors(named.files, file) as handle:
-            arrays.append(_find_images(name, handle, named.key))
+            stored = _read_headers(name, handle, named.key or SAMPLES)
+            chosen = _choose_array(name, stored, named.key)
+            what = f"{chosen} in {name}" if chosen else name
+            arrays.append(stored[chosen].check_images(what, handle.seek(0, io.SEEK_END)))
     reader = ArrayReader(named, arrays)
     counts = [array.shape[0] for array in arrays]
     if any(array.dtype != np.uint8 for array in arrays):
@@ -91,13 +94,6 @@ def list_images(named: SourceFiles) -> ImageSet:
         forms = dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays)
         kind = f"array ({', '.join(forms)})"
     return make_image_set(named, kind, counts, reader)
-
-
-def _find_images(name: str, handle: BinaryIO, key: str) -> StoredArray:
-    arrays = _read_headers(name, handle, key or SAMPLES)
-    chosen = _choose_array(name, arrays, key)
-    what = f"{chosen} in {name}" if chosen else name
-    return arrays[chosen].check_images(what, handle.seek(0, io.SEEK_END))
 
 
 def read_arrays(files: Files) -> dict[str, StoredArray]:
@@ -275,8 +271,9 @@ def _read_torch_headers(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     try:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
-        remedy = "save a tensor of the images or a dict of tensors"
-        raise pickle_error(name, remedy, example=error) from None
+        raise pickle_error(
+            name, "save a tensor of the images or a dict of tensors", example=error
+        ) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):

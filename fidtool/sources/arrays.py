@@ -70,8 +70,7 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     if axes == 3:
         remedies.append("for a single image, use array[None]")
     elif is_vectors:
-        features = option("features", True)
-        remedies.append(f"`compute` takes features of images, NxD, with {features}")
+        remedies.append(f"`compute` takes features of images, NxD, with {option('features', True)}")
     if single:
         text = text.partition("x")[2]
         needed = needed.replace("N", "")

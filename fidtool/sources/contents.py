@@ -452,9 +452,9 @@ class _OpenFile:
     is replaced.
     """
 
-    def __init__(self, handle: BinaryIO) -> None:
-        self._handle = handle
-        self.number = handle.fileno()
+    def __init__(self, files: Files, file: int) -> None:
+        self._handle = files.open(file)
+        self.number = self._handle.fileno()
 
     def __del__(self) -> None:
         self._handle.close()
@@ -491,10 +491,6 @@ class _PositionedFile(io.RawIOBase):
         return data
 
 
-def _open_file(files: Files, file: int) -> _OpenFile:
-    return _OpenFile(files.open(file))
-
-
 class ContainerReader(Reader):
     """Reads images that are parts of files.
 
@@ -511,7 +507,7 @@ class ContainerReader(Reader):
 
     @cached_property
     def _kept(self) -> Callable[[int], _OpenFile]:
-        return lru_cache(MAX_OPEN_FILES)(partial(_open_file, self.files))
+        return lru_cache(MAX_OPEN_FILES)(partial(_OpenFile, self.files))
 
     def for_processes(self, processes: int) -> ContainerReader:
         mine = copy.copy(self)

@@ -48,8 +48,8 @@ class SourceFiles:
     path: str
     files: Files
     prefix: str
-    key: str = ""
-    value_range: ValueRange | None = None
+    key: str
+    value_range: ValueRange | None
 
 
 class Sampling(NamedTuple):

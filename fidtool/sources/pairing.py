@@ -72,8 +72,10 @@ def pair_images(
     if how in ("number", "sorted"):
         examples = []
         for number in sorted({0, len(partners) // 2, len(partners) - 1}):
-            name = f"{fake.prefix}{fake.stored[partners[number]]}"
-            examples.append(f"{name} and {real.prefix}{real.stored[number]}")
+            examples.append(
+                f"{fake.prefix}{fake.stored[partners[number]]} and "
+                f"{real.prefix}{real.stored[number]}"
+            )
         say(f"pairs ({option('pairs', how)}) are, for example, {'; '.join(examples)}")
     return replace(fake, order=partners[real.order.astype(np.int64)])
 

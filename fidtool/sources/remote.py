@@ -223,8 +223,9 @@ def _download(url: str, path: Path, size: int) -> None:
             )
         os.replace(part, path)
     except OSError as error:
-        reason = format_reason(error)
-        raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
+        raise InputError(
+            f"{url} cannot be downloaded into {path.parent}: {format_reason(error)}"
+        ) from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -92,10 +92,9 @@ def read_with_timeout(what: str, work: Callable[[], T], seconds: float) -> T:
         return call_with_timeout(work, seconds)
     except TimeoutError:
         what = " and ".join(_reading) or what
-        limit = f"within {seconds:g} s ({option('timeout')})"
         raise RunError(
-            f"{what} could not be read {limit}: no response from the storage, or from a pipe's "
-            "writer"
+            f"{what} could not be read within {seconds:g} s ({option('timeout')}): no response "
+            "from the storage, or from a pipe's writer"
         ) from None
 
 

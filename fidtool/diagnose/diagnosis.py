@@ -61,8 +61,8 @@ class SetInspection:
     records: ImageRecords
     duplicates: Duplicates
     findings: list[Finding]
-    passed_over: IgnoredFiles | None
-    unreadable: Sequence[BadFile]
+    passed_over: IgnoredFiles | None = None
+    unreadable: Sequence[BadFile] = ()
 
 
 def inspect_set(
@@ -249,8 +249,7 @@ def _findings_about_pair(
     # One path may be sampled in two ways.
     if shared.count and not paired and fake.path != real.path:
         findings.append(leak_finding(real.path, shared, len(fake.records)))
-    own = select_unusual(fake, real)
-    findings += pair_findings(real.records, fake.records, own, paired)
+    findings += pair_findings(real.records, fake.records, select_unusual(fake, real), paired)
     if paired:
         findings += order_findings(real.records, fake.records)
     return findings

@@ -423,4 +423,4 @@ def _find_lost_detail(images: Measures, others: Measures, part: float) -> Fracti
 
 def _quantile_loss(images: Floats, others: Floats, part: float) -> Floats:
     """Return how much less the images have than the others, in each column, at a quantile."""
-    return np.asarray(np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0))
+    return np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0)

@@ -419,8 +419,10 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
     elif pattern is None:
         remedy = f"if these are generated samples, {remedy}"
     else:
-        processes = f"{pattern.multiplicity} processes used the same random seed"
-        remedy = f"it looks as if {processes}, or each batch started from it: {remedy}"
+        remedy = (
+            f"it looks as if {pattern.multiplicity} processes used the same random seed, or each "
+            f"batch started from it: {remedy}"
+        )
     example = duplicates.examples[0][0] if duplicates.examples else ""
     message = f"{describe_duplicates(duplicates)}; {remedy}"
     return Finding(COPIES, "high", duplicates.copies, example, message)

@@ -151,9 +151,9 @@ def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
     """Return the finding about the files of a set that cannot be read, if there are any."""
     if not files:
         return []
-    number = format_count(len(files), "file")
     message = (
-        f"{number} cannot be read (for example: {files[0].reason}): fix or remove unreadable files"
+        f"{format_count(len(files), 'file')} cannot be read (for example: {files[0].reason}): fix "
+        "or remove unreadable files"
     )
     return [Finding(UNREADABLE, "high", len(files), files[0].file, message)]
 

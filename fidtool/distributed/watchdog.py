@@ -267,7 +267,7 @@ class Watchdog:
     def find_late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
         heartbeats: dict[int, bytes] = self._query_store(
-            lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]()
+            lambda _: self._read_heartbeats(range(self._size)), {}
         )
         late = []
         for rank, heartbeat in heartbeats.items():
@@ -371,10 +371,11 @@ class Watchdog:
             f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
             "network is down"
         )
-        silent = []
-        for rank, (_, seen) in self._heartbeats.items():
-            if self._last_contact - seen > patience:
-                silent.append(rank)
+        silent = [
+            rank
+            for rank, (_, seen) in self._heartbeats.items()
+            if self._last_contact - seen > patience
+        ]
         if now - self._last_contact > patience:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))

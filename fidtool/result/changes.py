@@ -22,7 +22,7 @@ from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
 from fidtool.sources.contents import explain_errors
 from fidtool.system.json_fields import to_json_fields, to_json_value
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import StrPath, read_file
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -108,7 +108,7 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
         handle.write(lines)
 
 
-def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[ResultWarning]]:
+def read_history(file: StrPath) -> tuple[list[Evaluation], list[ResultWarning]]:
     """Return the results of a history, the oldest first, and a warning about each line that is
     none.
 

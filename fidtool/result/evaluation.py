@@ -47,7 +47,7 @@ from fidtool.system.json_fields import (
     to_json_fields,
     to_json_value,
 )
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import StrPath, read_file
 from fidtool.validation import find_settings
 
 SCHEMA = 3
@@ -296,8 +296,9 @@ class Comparison:
         rows = []
         for name, numbers in groups:
             for metric, value in numbers.items():
-                row = {"set": self.fake.name, "class": name, "metric": metric, "value": value}
-                rows.append(row)
+                rows.append(
+                    {"set": self.fake.name, "class": name, "metric": metric, "value": value}
+                )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -583,7 +584,7 @@ def _check_schema(content: Mapping[str, Any]) -> None:
         )
 
 
-def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
+def read_evaluation(file: StrPath) -> Evaluation:
     """Return the evaluation of a file that ``fidtool compute -o`` wrote; ``-`` is stdin.
 
     Raises:

@@ -220,8 +220,9 @@ class _Requirements:
                 self._add("images of REAL", None, count, whole)
         with_features = self.preset.images_with_features
         if with_features is not None and PRDC.name in self.evaluation.settings:
-            name = "images of REAL for precision and recall"
-            self._add_equal(name, self.real.with_features, with_features)
+            self._add_equal(
+                "images of REAL for precision and recall", self.real.with_features, with_features
+            )
 
     def _check_network(self) -> None:
         unstated = [role for role, used in self._sets().items() if not used.stated]
@@ -351,8 +352,13 @@ class _Requirements:
         elif formats and formats.keys() <= _LOSSLESS:
             met = True
         found = ", ".join(f"{name} ({number:,})" for name, number in formats.items())
-        source = "samples are stored as PNG files or arrays"
-        self._add("format of FAKE", met, found or None, "a lossless format", source)
+        self._add(
+            "format of FAKE",
+            met,
+            found or None,
+            "a lossless format",
+            "samples are stored as PNG files or arrays",
+        )
 
     def _precision(self) -> None:
         precisions = {role: used.precision for role, used in self._sets().items()}

@@ -139,8 +139,7 @@ def summarize_classes(results: Sequence[ClassResult], plan: Plan) -> Classes | N
         mean[key] = math.fsum(result.metrics[key] for result in rated) / len(rated)
         if value.number.better:
             worst[key] = rated[0].name, rated[0].metrics[key]
-    kind = grouped_by or "class"
-    return Classes(kind, tuple(order), mean, worst, plan.settings.min_class)
+    return Classes(grouped_by or "class", tuple(order), mean, worst, plan.settings.min_class)
 
 
 def class_warnings(

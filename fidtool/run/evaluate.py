@@ -5,7 +5,6 @@ conclude.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +42,7 @@ from fidtool.sources.memory import Images
 from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import AbsentStatistics, MeasuredSet, Statistics
 from fidtool.system.console import Console
+from fidtool.system.local_files import StrPath
 from fidtool.validation import find_settings
 
 Sources = Sequence[tuple[object, str]]
@@ -84,8 +84,9 @@ def evaluate(
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepare(run, requests, settings)
         measurer.open_checkpoint()
-        weights = measurer.networks.weights
-        runner = MetricRunner(run, plan, contents, weights, measurer.pairs.recorded)
+        runner = MetricRunner(
+            run, plan, contents, measurer.networks.weights, measurer.pairs.recorded
+        )
         comparer = Comparer(runner)
         held = {}
         for set_plan in plan.distinct:
@@ -318,8 +319,7 @@ def _verify(run: RunContext, evaluation: Evaluation) -> Evaluation:
         for line in lines:
             named = f"{verdict.fake}: {line}"
             if named not in notes:
-                warns = verdict.comparable is False
-                run.console.say(named, is_result=True, warns=warns)
+                run.console.say(named, is_result=True, warns=verdict.comparable is False)
             notes[named] = None
     return replace(evaluation, run=replace(record, notes=(*record.notes, *notes)))
 
@@ -331,9 +331,9 @@ def measure_statistics(
     check: Callable[[], None] = lambda: None,
     sampled: bool = False,
     stored: int | None = None,
-    known: str | os.PathLike[str] | Statistics | None = None,
+    known: StrPath | Statistics | None = None,
     part: str | None = None,
-    since: str | os.PathLike[str] | Statistics | None = None,
+    since: StrPath | Statistics | None = None,
 ) -> tuple[Statistics, NDArray[np.uint8] | None]:
     """Compute the statistics of a set, for `fidtool.compute_statistics` and the command line. A
     collective.
@@ -365,11 +365,13 @@ def measure_statistics(
         plan, measurer, contents = _prepare(run, requests, settings, True, before)
         (set_plan,) = plan.sets
         if set_plan.holds == "stream" and (part is not None or completes or grows):
-            problem = (
-                f"{set_plan.path} is an iterable, whose images have no names and cannot be read "
-                "again:"
+            raise mark_agreed(
+                InputError(
+                    f"{set_plan.path} is an iterable, whose images have no names and cannot be "
+                    "read again:",
+                    "pass a sequence of images",
+                )
             )
-            raise mark_agreed(InputError(problem, "pass a sequence of images"))
         sample = None
         if sampled:
             images = contents[set_plan].images

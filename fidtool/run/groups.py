@@ -346,10 +346,10 @@ def group_rows(sets: Iterable[tuple[SetPlan, SetContent, Statistics]], seed: int
         rows = defaultdict[str, list[int]](list)
         for row in in_stored_order:
             rows[groups[row]].append(row)
-        side = {}
-        for name, own in rows.items():
-            side[name] = np.array(own)[canonical_order(len(own), seed)]
-        sides.append(side)
+        sides.append(
+            {name: np.array(own)[canonical_order(len(own), seed)] for name, own in rows.items()}
+        )
     nothing = np.zeros(0, dtype=np.int64)
-    names = sorted({*sides[0], *sides[1]})
-    return {name: [side.get(name, nothing) for side in sides] for name in names}
+    return {
+        name: [side.get(name, nothing) for side in sides] for name in sorted({*sides[0], *sides[1]})
+    }

@@ -154,8 +154,9 @@ def _open_sets(
             # With the files' network, CMMD may share FID's layer; and floats may become bytes in
             # another way.
             if contents[request].file is not None or completed.floats != settings.floats:
-                needs = set_needs(completed, *own)
-                contents[request] = open_set(request, completed, needs, console.say)
+                contents[request] = open_set(
+                    request, completed, set_needs(completed, *own), console.say
+                )
     drawn = _plan_sets(requests, roles, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
@@ -232,11 +233,11 @@ def complete_settings(
 
 def find_roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     """How floats became bytes, by the paths of the files that say so."""
-    ways = {}
-    for path, file in files.items():
-        if file.config and "float_to_byte" in file.config:
-            ways[path] = str(file.config["float_to_byte"])
-    return ways
+    return {
+        path: str(file.config["float_to_byte"])
+        for path, file in files.items()
+        if file.config and "float_to_byte" in file.config
+    }
 
 
 def _settings_from_files(
@@ -431,8 +432,9 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Sa
     with prefix_errors(request.alias):
         content = _open_request(request, settings, needs, say)
     if request.alias and content.images is not None:
-        images = replace(content.images, path=request.alias, place=request.path)
-        return content._replace(images=images)
+        return content._replace(
+            images=replace(content.images, path=request.alias, place=request.path)
+        )
     return content
 
 

@@ -331,8 +331,7 @@ def _check_metrics(
     dims = facts.dims
     is_inception = stated is None and facts.extractor == "inception"
     if is_inception and protocol is not None and dims in INCEPTION_DIMS:
-        usual = inception_definition(find_protocol(protocol), dims)
-        facts = replace(facts, definition=usual)
+        facts = replace(facts, definition=inception_definition(find_protocol(protocol), dims))
     for metric in metrics:
         metric.check(facts)
         if stated is not None and metric.usual_network not in ("", stated.extractor):

@@ -132,9 +132,10 @@ def _choose_array(name: str, arrays: Mapping[str, StoredArray], key: str) -> str
         candidates = [key]
     if len(candidates) == 1 and candidates[0] in arrays:
         return candidates[0]
-    contained = []
-    for label, array in arrays.items():
-        contained.append(f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})")
+    contained = [
+        f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})"
+        for label, array in arrays.items()
+    ]
     has = ", ".join(contained[:_MAX_NAMED]) or "no array or tensor"
     if len(contained) > _MAX_NAMED:
         has += f" and {len(contained) - _MAX_NAMED} more"

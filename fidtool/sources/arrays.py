@@ -338,8 +338,9 @@ class StoredArray:
         with open_with_errors(files, 0) as handle, self.open(handle) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
-        strides = self.strides or None
-        values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
+        values: NDArray[Any] = np.ndarray(
+            self.shape, self.dtype, data, strides=self.strides or None, order="F"
+        )
         return widen_bfloat16(values)
 
     @property

@@ -358,8 +358,13 @@ def _stat_chunk(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     for row, path in enumerate(paths[start : start + STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
             status = os.stat(path)
-            times = (status.st_mtime_ns, status.st_ctime_ns)
-            stamps[row] = (status.st_size, *times, status.st_dev, status.st_ino)
+            stamps[row] = (
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_dev,
+                status.st_ino,
+            )
 
 
 def broken_link(path: str) -> str:
@@ -452,9 +457,9 @@ class _OpenFile:
     is replaced.
     """
 
-    def __init__(self, files: Files, file: int) -> None:
-        self._handle = files.open(file)
-        self.number = self._handle.fileno()
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.number = handle.fileno()
 
     def __del__(self) -> None:
         self._handle.close()
@@ -491,6 +496,10 @@ class _PositionedFile(io.RawIOBase):
         return data
 
 
+def _open_file(files: Files, file: int) -> _OpenFile:
+    return _OpenFile(files.open(file))
+
+
 class ContainerReader(Reader):
     """Reads images that are parts of files.
 
@@ -507,7 +516,7 @@ class ContainerReader(Reader):
 
     @cached_property
     def _kept(self) -> Callable[[int], _OpenFile]:
-        return lru_cache(MAX_OPEN_FILES)(partial(_OpenFile, self.files))
+        return lru_cache(MAX_OPEN_FILES)(partial(_open_file, self.files))
 
     def for_processes(self, processes: int) -> ContainerReader:
         mine = copy.copy(self)

@@ -70,12 +70,10 @@ def pair_images(
         )
     partners = _match_partners(fake, real, fake_keys, real_keys, how)
     if how in ("number", "sorted"):
-        examples = []
-        for number in sorted({0, len(partners) // 2, len(partners) - 1}):
-            examples.append(
-                f"{fake.prefix}{fake.stored[partners[number]]} and "
-                f"{real.prefix}{real.stored[number]}"
-            )
+        examples = [
+            f"{fake.prefix}{fake.stored[partners[number]]} and {real.prefix}{real.stored[number]}"
+            for number in sorted({0, len(partners) // 2, len(partners) - 1})
+        ]
         say(f"pairs ({option('pairs', how)}) are, for example, {'; '.join(examples)}")
     return replace(fake, order=partners[real.order.astype(np.int64)])
 

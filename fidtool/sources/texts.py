@@ -96,9 +96,10 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             return Texts(place, setting, what, named)
         suffix = splitext(place)[1].lower()
         if suffix == TEXT:
-            listed = []
-            for number, line in enumerate(StringIO(_read_text(place)), 1):
-                listed.append(_check_utf8(line.strip(), f"{place}, line {number}"))
+            listed = [
+                _check_utf8(line.strip(), f"{place}, line {number}")
+                for number, line in enumerate(StringIO(_read_text(place)), 1)
+            ]
             return Texts(place, setting, what, {}, listed)
         if suffix not in TABLES:
             raise InputError(

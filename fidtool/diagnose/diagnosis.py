@@ -434,11 +434,12 @@ def set_warnings(
     features = statistics.layers.get(FEATURES)
     count = statistics.count
     if features is not None and features.definition is None:
-        stated = (
+        yield ResultWarning(
+            name,
             "the file does not state its protocol: the result is only correct if the file was "
-            "computed with the protocol of this run"
+            "computed with the protocol of this run",
+            "medium",
         )
-        yield ResultWarning(name, stated, "medium")
     layers = [
         (statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers
     ]
@@ -447,11 +448,13 @@ def set_warnings(
         yield ResultWarning(name, "a single image: its covariance is taken to be zero", "high")
     elif count is not None and count <= dims:
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
-        few = (
+        yield ResultWarning(
+            name,
             f"too few for {dims} dimensions: {distances} are far too high; use more than {dims} "
-            "images, and to compare with a paper, use as many as the paper did (often 50,000)"
+            "images, and to compare with a paper, use as many as the paper did (often 50,000)",
+            "high",
+            f"only {count} images",
         )
-        yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
         text = (
             f"all {count} images have the same features: either they are all the same image, or "
@@ -515,8 +518,7 @@ def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[
         if "precision" in differing:
             effect = "part of the distance is due to this difference; compute both in the same way"
             severity = "medium"
-        text = f"REAL was computed differently ({pairs}): {effect}"
-        return [ResultWarning(name, text, severity)]
+        return [ResultWarning(name, f"REAL was computed differently ({pairs}): {effect}", severity)]
     if one.get("batch_size") != other.get("batch_size"):
         return []  # on a GPU the probe batch has the batch size
     for layer in real.layers.keys() & fake.layers.keys():

@@ -424,8 +424,9 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
             f"batch started from it: {remedy}"
         )
     example = duplicates.examples[0][0] if duplicates.examples else ""
-    message = f"{describe_duplicates(duplicates)}; {remedy}"
-    return Finding(COPIES, "high", duplicates.copies, example, message)
+    return Finding(
+        COPIES, "high", duplicates.copies, example, f"{describe_duplicates(duplicates)}; {remedy}"
+    )
 
 
 def leak_finding(real: str, shared: SharedCopies, images: int) -> Finding:

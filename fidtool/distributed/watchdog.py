@@ -350,8 +350,9 @@ class Watchdog:
                 )
                 return self._lost_rank_failure(rank, what)
         if signals.received:
-            error = add_location(signals.stopped_error(), self._rank, self._size)
-            return Failure(self._rank, error)
+            return Failure(
+                self._rank, add_location(signals.stopped_error(), self._rank, self._size)
+            )
         return self._detect_silence(now) if self._processes else None
 
     def _detect_silence(self, now: float) -> Failure | None:

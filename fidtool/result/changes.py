@@ -145,12 +145,14 @@ def compare_results(before: Evaluation, after: Evaluation) -> list[Change]:
     changes = [compare_result(old[path], new[path]) for path in new if path in old]
     for path in old:
         if path not in new:
-            metrics = _pairs(_values(old[path]), {})
-            changes.append(_unmatched_change("A", path, metrics, (path, None)))
+            changes.append(
+                _unmatched_change("A", path, _pairs(_values(old[path]), {}), (path, None))
+            )
     for path in new:
         if path not in old:
-            metrics = _pairs({}, _values(new[path]))
-            changes.append(_unmatched_change("B", path, metrics, (None, path)))
+            changes.append(
+                _unmatched_change("B", path, _pairs({}, _values(new[path])), (None, path))
+            )
     return changes
 
 

@@ -318,8 +318,9 @@ class Comparison:
 
         ``values`` are the values of the run.
         """
-        fields = from_json_fields(cls, {**content, **content["sets"]}, complete=True)
-        return cls(**fields, known=values)
+        return cls(
+            **from_json_fields(cls, {**content, **content["sets"]}, complete=True), known=values
+        )
 
 
 def _count_numbers(real: int | None, fake: int | None) -> dict[str, float]:

@@ -164,8 +164,12 @@ class _Requirements:
         if has_network:
             self._precision()
         verdict = Verdict(self.fake.name, self.preset.name, tuple(self.items))
-        reference = self.real.reference or self.preset.published
-        standing = find_standing(self.evaluation, self.result, reference, verdict.comparable)
+        standing = find_standing(
+            self.evaluation,
+            self.result,
+            self.real.reference or self.preset.published,
+            verdict.comparable,
+        )
         return replace(verdict, standing=standing)
 
     def _add(
@@ -273,8 +277,7 @@ class _Requirements:
             if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
                 if metric.name in computed:
-                    found = f"{key} {computed[metric.name][setting.name]}"
-                    pairs.append((found, f"{key} {value}"))
+                    pairs.append((f"{key} {computed[metric.name][setting.name]}", f"{key} {value}"))
         if pairs:
             differing = [pair for pair in pairs if pair[0] != pair[1]]
             texts = map(", ".join, zip(*(differing or pairs), strict=True))

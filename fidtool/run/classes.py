@@ -64,7 +64,6 @@ def compute_classes(
         runner: computes the metrics.
     """
     plan = runner.plan
-    run = runner.run
     settings = plan.settings
     if not settings.grouped_by:
         return [
@@ -79,7 +78,9 @@ def compute_classes(
     distance = plan.distance if settings.uncertainty else None
     total = sum(len(rows) for _, rows in groups.values())
     results = []
-    with run.console.show_progress(f"{fake.path} by {settings.grouped_by}", total) as advance:
+    with runner.run.console.show_progress(
+        f"{fake.path} by {settings.grouped_by}", total
+    ) as advance:
         for name, (rows_of_real, rows_of_fake) in groups.items():
             images = len(rows_of_fake)
             fewest = min(len(rows_of_real), images)
@@ -101,7 +102,7 @@ def compute_classes(
                 part = _select_rows(fake, rows_of_fake, runner)
                 numbers |= runner.compute(possible, part_of_real, part, set_plan).numbers
                 if distance and images >= fewest_images(distance.features.dims):
-                    corrected = run.world.on_rank_zero(
+                    corrected = runner.run.world.on_rank_zero(
                         partial(_correct_distance, part_of_real, part, runner)
                     )
             results.append(ClassResult(name, len(rows_of_real), images, numbers, corrected))

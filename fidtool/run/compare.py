@@ -176,13 +176,14 @@ class _ComparisonBuilder:
                 exhibit = replace(
                     exhibit, worst_pairs=find_worst_pairs(of_images, self.plan.values)
                 )
-        shown = self.run.console.render
         return Comparison(
             real=build_set_result(real, self.content_of_real),
             fake=build_set_result(fake, self.content_of_fake),
             metrics=self.computed.numbers,
             known=self.plan.values,
-            warnings=tuple(worst_first(warning.shown(shown) for warning in self.warnings)),
+            warnings=tuple(
+                worst_first(warning.shown(self.run.console.render) for warning in self.warnings)
+            ),
             skipped=tuple(self._list_skipped()),
             diagnosis=diagnosis,
             uncertainties=uncertainties,
@@ -204,8 +205,11 @@ class _ComparisonBuilder:
         if self.comparer.heldout is not None:
             yield from self.comparer.heldout.warnings(real)
         if fake.path == real.path and of_fake.framing == of_real.framing:
-            text = f"{fake.path} is the same set as REAL: the values say nothing about a generator"
-            yield ResultWarning("", text, "high")
+            yield ResultWarning(
+                "",
+                f"{fake.path} is the same set as REAL: the values say nothing about a generator",
+                "high",
+            )
         layers = {
             requested.layer: None
             for requested in self.plan.settings.selected_metrics
@@ -250,8 +254,9 @@ class _ComparisonBuilder:
             if curve:
                 title = "distance" if value == self.plan.distance else value.title
                 curve = f"{title} by number of images: {curve}"
-            text = f"no error bars: {uncertainty.withheld}"
-            self.warnings.append(ResultWarning(path, text, detail=curve))
+            self.warnings.append(
+                ResultWarning(path, f"no error bars: {uncertainty.withheld}", detail=curve)
+            )
         return uncertainties
 
     def _estimate_influence(self) -> Influence | None:
@@ -276,6 +281,7 @@ class _ComparisonBuilder:
 
 
 def _inspect_set(measured: MeasuredSet, content: SetContent) -> SetInspection | None:
-    statistics = measured.statistics
     passed_over = None if content.images is None else content.images.passed_over
-    return inspect_set(measured.path, statistics.pictures, passed_over, statistics.skipped)
+    return inspect_set(
+        measured.path, measured.statistics.pictures, passed_over, measured.statistics.skipped
+    )

@@ -287,8 +287,7 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
     """
     for key, parts in comparer.parts.items():
         for first, second in itertools.combinations(parts, 2):
-            interval = Interval(*difference(parts[first], parts[second]))
-            yield Difference(first, second, interval, key)
+            yield Difference(first, second, Interval(*difference(parts[first], parts[second])), key)
 
 
 def _merge_not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:

@@ -186,12 +186,11 @@ def _print_notes(
     """Print notes on the settings and on what is used of each set, and return them."""
     said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
     for set_plan, content in contents.items():
-        path = set_plan.path
         if set_plan.holds == "both":
             use = "Fréchet distances use its mean and covariance, other metrics its images"
-            said[f"{path}: {use}"] = False
+            said[f"{set_plan.path}: {use}"] = False
         if content.images is not None and content.images.passed_over.note:
-            said[f"{path}: {content.images.passed_over.note}"] = True
+            said[f"{set_plan.path}: {content.images.passed_over.note}"] = True
     for note, warns in said.items():
         console.say(note, warns=warns)
     return tuple(said)

@@ -101,8 +101,11 @@ def select_computable(opening: OpenedInputs, console: Console) -> OpenedInputs:
     omitted = [*left_out]
     if opening.evaluates:  # their values are of a comparison, and in no statistics
         for requested in metrics_all_omits(opening.settings.selected_metrics):
-            name, title = requested.name, requested.title
-            omitted.append(NotComputed(name, title, requested.metric.by_name, requested=False))
+            omitted.append(
+                NotComputed(
+                    requested.name, requested.title, requested.metric.by_name, requested=False
+                )
+            )
     decided = {
         set_plan: replace(set_plan, needs=set_needs(settings, *set_plan.roles))
         for set_plan in opening.contents
@@ -335,12 +338,13 @@ def _check_metrics(
     for metric in metrics:
         metric.check(facts)
         if stated is not None and metric.usual_network not in ("", stated.extractor):
-            text = (
+            yield ResultWarning(
+                "",
                 f"{metric.numbers[0].title} uses features of {stated.extractor} instead of "
                 f"{metric.usual_network}, its usual network: it is only comparable with values of "
-                "the same network"
+                "the same network",
+                "medium",
             )
-            yield ResultWarning("", text, "medium")
 
 
 def _layer_by_path(
@@ -359,8 +363,9 @@ def _layer_by_path(
         path = set_plan.path
         needs = set_plan.needs
         if set_plan.holds != "both" and layer in needs.layers:
-            per_image = layer in needs.features
-            parts[path] = _require_layer(path, file, layer, title, per_image, needs.order)
+            parts[path] = _require_layer(
+                path, file, layer, title, layer in needs.features, needs.order
+            )
         elif layer in file.layers:
             parts[path] = file.layers[layer]
     return parts
@@ -500,29 +505,32 @@ def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
         idle = _unused_with_files(opening)
         if idle:
             have = "has" if len(idle) == 1 else "have"
-            text = (
+            yield ResultWarning(
+                "",
                 f"{' and '.join(idle)} {have} no effect on the values, because only statistics "
-                "are compared"
+                "are compared",
             )
-            yield ResultWarning("", text)
     for images in sources:
         if images.warning is not None:
             yield images.warning
     others = ", ".join(images.path for images in sources if "folder" not in images.kind)
     if others and not settings.recursive:
-        text = f"{option('recursive', False)} has no effect on {others}: it only affects folders"
-        yield ResultWarning("", text)
+        yield ResultWarning(
+            "", f"{option('recursive', False)} has no effect on {others}: it only affects folders"
+        )
     if settings.features and not files:
-        text = f"{option('features', True)} has no effect: no set is a two-dimensional array"
-        yield ResultWarning("", text)
+        yield ResultWarning(
+            "", f"{option('features', True)} has no effect: no set is a two-dimensional array"
+        )
     yield from _floats_without_effect(opening, sources)
     for set_plan in files:
         for role in set_plan.roles:
             sampling = settings.sampling(role.num)
             values = {role.crop: getattr(settings, role.crop), sampling.setting: sampling.num}
             for name in filter(values.get, values):
-                text = f"{set_plan.path} has statistics: {option(name)} does not apply to it"
-                yield ResultWarning("", text)
+                yield ResultWarning(
+                    "", f"{set_plan.path} has statistics: {option(name)} does not apply to it"
+                )
 
 
 def _floats_without_effect(
@@ -541,17 +549,18 @@ def _floats_without_effect(
     if settings.float_to_byte is not None and not (may_have_floats and settings.floats):
         idle.append("float_to_byte")
     for name in idle:
-        text = f"{option(name)} has no effect: it only affects images of floats"
-        yield ResultWarning("", text)
+        yield ResultWarning("", f"{option(name)} has no effect: it only affects images of floats")
     ways = find_roundings({set_plan.path: file for set_plan, file in opening.files.items()})
     if settings.floats is not None:
         ways["this run"] = settings.rounding
     if len({*ways.values()}) > 1:
         where = ", ".join(f"{way} in {path}" for path, way in ways.items())
-        text = (
-            f"floats were converted to bytes in different ways ({option('float_to_byte')}): {where}"
+        yield ResultWarning(
+            "",
+            f"floats were converted to bytes in different ways ({option('float_to_byte')}): "
+            f"{where}",
+            "medium",
         )
-        yield ResultWarning("", text, "medium")
 
 
 def _unused_with_files(opening: OpenedInputs) -> list[str]:

@@ -171,8 +171,9 @@ class ArrayReader(ExtentReader):
         image: NDArray[Any] = np.ndarray(
             array.shape[1:], array.dtype, data, strides=array.strides[1:]
         )
-        what = f"{self.files.paths[file]}[{row}]"
-        return to_pixels(to_hwc(image, array.axis), self._value_range, what)
+        return to_pixels(
+            to_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]"
+        )
 
     def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
         count = len(self.file_index)

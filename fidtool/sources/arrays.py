@@ -74,8 +74,9 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     if single:
         text = text.partition("x")[2]
         needed = needed.replace("N", "")
-    problem = f"{what} has the shape {text}; images must have the shape {needed}{hint}"
-    raise InputError(problem, *remedies)
+    raise InputError(
+        f"{what} has the shape {text}; images must have the shape {needed}{hint}", *remedies
+    )
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:

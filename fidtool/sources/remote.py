@@ -503,8 +503,9 @@ def _permanent_error(error: Exception, url: str) -> FidtoolError | ContentError 
             reason = f"the store returned HTTP status {status}: access denied"
             if is_hidden:
                 reason += " or no such repository"
-        scheme = url.partition("://")[0]
-        advice = _ADVICE.get(scheme, "check the address and the credentials for it")
+        advice = _ADVICE.get(
+            url.partition("://")[0], "check the address and the credentials for it"
+        )
         return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")

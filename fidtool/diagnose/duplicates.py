@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.measures import Floats
 from fidtool.errors import Severity
 from fidtool.names import format_count, natural_key
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
@@ -116,9 +117,7 @@ def _group_near_copies(thumbs: NDArray[np.uint8]) -> GroupIndices:
         alive = np.unique(leader)
 
 
-def _embed_thumbnails(
-    thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _embed_thumbnails(thumbs: NDArray[np.uint8], tolerance: Floats) -> Floats:
     """Return points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
     _COORDINATES).
     """
@@ -127,15 +126,16 @@ def _embed_thumbnails(
     colour = thumbs[:, BRIGHTNESS:] - np.float32(128.0)
     # In place, because sets may have half a million thumbnails.
     brightness -= mean
-    parts = [brightness, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean]
-    values = np.concatenate(parts, axis=1, dtype=np.float64)
+    values = np.concatenate(
+        [brightness, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean], axis=1, dtype=np.float64
+    )
     values /= tolerance[:, None] * np.sqrt(thumbs.shape[1])
     values -= values.mean(axis=0)
     _, components = np.linalg.eigh(values.T @ values)
     return np.asarray(values @ components[:, -_COORDINATES:])
 
 
-def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
+def tolerances(thumbs: NDArray[np.uint8]) -> Floats:
     """Return each thumbnail's tolerance, a root mean square difference in grey levels: float64,
     shape (n,).
     """
@@ -159,7 +159,7 @@ def _connected_components(pairs: GroupIndices, count: int) -> GroupIndices:
         first = lower
 
 
-def _find_neighbours(points: NDArray[np.float64]) -> GroupIndices:
+def _find_neighbours(points: Floats) -> GroupIndices:
     """Find pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import escape_text, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
-from fidtool.result.values import Value
+from fidtool.result.values import Definitions, Value
 from fidtool.sources.contents import explain_errors
 from fidtool.system.json_fields import to_json_fields, to_json_value
 from fidtool.system.local_files import StrPath, read_file
@@ -224,9 +223,7 @@ def diff_results(before: Evaluation, after: Evaluation) -> JSONDiff:
     return _diff(old, _comparable_facts(after, after.definitions))
 
 
-def _comparable_facts(
-    evaluation: Evaluation, definitions: Mapping[str, Definition | None]
-) -> dict[str, Any]:
+def _comparable_facts(evaluation: Evaluation, definitions: Definitions) -> dict[str, Any]:
     """Return what a result states besides its values."""
     (result,) = evaluation.results
     config = evaluation.run.config
@@ -246,7 +243,7 @@ def _set_facts(image_set: SetResult) -> dict[str, Any]:
     return facts
 
 
-def _rename_layers(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
+def _rename_layers(before: Evaluation, after: Evaluation) -> Definitions:
     """Return the definitions of a result by the layers that another one has for the same
     networks.
     """

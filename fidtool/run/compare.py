@@ -266,8 +266,9 @@ class _ComparisonBuilder:
             return None
         number = numbers[distance.key]
         with self.run.clock("influence"):
-            features = self.runner.feature_settings(FEATURES)
-            return estimate_influence(self.real, self.fake, number, distance.title, features)
+            return estimate_influence(
+                self.real, self.fake, number, distance.title, self.runner.feature_settings(FEATURES)
+            )
 
     def _list_skipped(self) -> Iterator[SkippedFile]:
         sets = [self.real]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, cast
@@ -35,7 +35,7 @@ from fidtool.run.networks import RunNetworks
 from fidtool.run.opening import OpenedInputs, open_sets
 from fidtool.run.plan import Plan, make_plan, select_computable
 from fidtool.run.probe import Probe, make_probe
-from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_sets
+from fidtool.run.sets import HELDOUT, Contents, RequestedSet, SetContent, name_sets
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
 from fidtool.sources.memory import Images
@@ -76,8 +76,13 @@ def evaluate(
     if settings.heldout is not None:
         settings = replace(settings, heldout=requests[-1].path)
     read: list[object] = [request.path for request in requests if request.data is None]
-    read += [settings.network.weights, settings.labels, settings.labels_fake]
-    read += [settings.captions, settings.fail_worse_than]
+    read += [
+        settings.network.weights,
+        settings.labels,
+        settings.labels_fake,
+        settings.captions,
+        settings.fail_worse_than,
+    ]
     with open_run(requests, settings, console, began) as run:
         if run.world.size > 1:
             _refuse_shards(requests, settings)
@@ -142,7 +147,7 @@ def _prepare(
     settings: Settings,
     alone: bool = False,
     before: Statistics | None = None,
-) -> tuple[Plan, Measurer, Mapping[SetPlan, SetContent]]:
+) -> tuple[Plan, Measurer, Contents]:
     """Open the sets, build the networks, and decide all that the run will do. A collective.
 
     A set that is ``alone`` is not compared. Only rank 0 knows what the sets hold, and the

@@ -32,6 +32,7 @@ from fidtool.run.sets import (
     HELDOUT,
     REAL,
     STORED,
+    Contents,
     RequestedSet,
     Role,
     SetContent,
@@ -81,7 +82,7 @@ class OpenedInputs:
     """
 
     sets: tuple[SetPlan, ...]
-    contents: Mapping[SetPlan, SetContent]
+    contents: Contents
     images: bool
     settings: Settings
     notes: tuple[str, ...]
@@ -180,9 +181,7 @@ def _open_sets(
     )
 
 
-def _print_notes(
-    contents: Mapping[SetPlan, SetContent], notes: Sequence[str], console: Console
-) -> tuple[str, ...]:
+def _print_notes(contents: Contents, notes: Sequence[str], console: Console) -> tuple[str, ...]:
     """Print notes on the settings and on what is used of each set, and return them."""
     said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
     for set_plan, content in contents.items():

@@ -20,7 +20,7 @@ from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import RequestedMetric, metrics_all_omits
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
-from fidtool.result.values import Value, find_distance, list_values
+from fidtool.result.values import Definitions, Value, find_distance, list_values
 from fidtool.run.gates import find_baselines
 from fidtool.run.opening import OpenedInputs, find_roundings
 from fidtool.run.sets import FAKE, HELDOUT, REAL, SetPlan, set_needs
@@ -49,7 +49,7 @@ class Plan:
     settings: Settings
     sets: tuple[SetPlan, ...]
     distinct: tuple[SetPlan, ...]
-    definitions: Mapping[str, Definition | None]
+    definitions: Definitions
     values: tuple[Value, ...]
     batch_size: int
     notes: tuple[str, ...]
@@ -162,8 +162,8 @@ def _check_optional(requested: RequestedMetric, opening: OpenedInputs, runs: boo
         parts[path] = _require_layer(path, file, requested.layer, title, of_real or of_fake)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
-        definitions = [part.definition for part in parts.values() if part.definition is not None]
-        definition = definitions[0] if definitions else None
+        stated = (part.definition for part in parts.values() if part.definition is not None)
+        definition = next(stated, None)
         metric.check(replace(facts, definition=definition, dims=part.dims, file=path))
     if opening.evaluates or metric.network() is not None:
         metric.obtain(opening.settings.network.weights, runs, None)
@@ -251,31 +251,13 @@ def make_plan(
         sets=opening.sets,
         distinct=tuple(opening.contents),
         definitions=definitions,
-        values=_list_values(definitions, settings, [*files.values()]),
+        values=list_values(definitions, settings, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
         warnings=tuple(warnings),
         baselines=baselines,
         left_out=opening.left_out,
     )
-
-
-def _list_values(
-    definitions: Mapping[str, Definition | None], settings: Settings, files: Sequence[Statistics]
-) -> tuple[Value, ...]:
-    """Return the values, each of which must have a key of its own."""
-    values = list_values(definitions, settings, files)
-    taken: dict[str, Value] = {}
-    for value in values:
-        if value.key in taken:
-            raise InputError(
-                f"two networks have values named {value.title}:",
-                "give each network its own name, Network(..., name=...)",
-                "give their files different names",
-                setting="extractor",
-            )
-        taken[value.key] = value
-    return values
 
 
 def check_agreement(

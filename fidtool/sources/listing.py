@@ -108,8 +108,10 @@ def local_paths(path: str) -> list[str]:
     broken = broken_link(name)
     if broken:
         raise InputError(f"{name} is {broken}")
-    guesses = [f"did you mean {guess}?" for guess in find_similar_path(name)]
-    raise InputError(f"no such file or folder: {path}", *guesses)
+    raise InputError(
+        f"no such file or folder: {path}",
+        *(f"did you mean {guess}?" for guess in find_similar_path(name)),
+    )
 
 
 def list_shards(folder: str) -> list[str]:
@@ -120,9 +122,9 @@ def list_shards(folder: str) -> list[str]:
     """
     splits = _read_json_key(folder, "dataset_dict.json", "splits")
     if splits:
-        remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(
-            f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:", *remedies
+            f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:",
+            *(f"pass {os.path.join(folder, split)}" for split in splits),
         )
     return [
         os.path.join(folder, os.path.basename(shard["filename"]))

@@ -218,8 +218,10 @@ class Images:
 def _refuse_splits(name: str, images: Any) -> None:
     kind = type(images).__name__
     if kind in ("DatasetDict", "IterableDatasetDict"):
-        remedies = [f"pass its split {split!r}" for split in images]
-        raise InputError(f"{name} is of type {kind}, not a sequence of images:", *remedies)
+        raise InputError(
+            f"{name} is of type {kind}, not a sequence of images:",
+            *(f"pass its split {split!r}" for split in images),
+        )
 
 
 def _refuse_moments(images: Any) -> None:

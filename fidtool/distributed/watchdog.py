@@ -367,17 +367,16 @@ class Watchdog:
                 lost_store(self._store_error, f"{server} exited or its machine is down")
             )
             return Failure(0, error, lost=0 not in self._visible)
-        patience = self._peer_timeout
         limit = (
-            f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
-            "network is down"
+            f"for {self._peer_timeout:g} s ({option('peer_timeout')}): it is frozen, or its "
+            "machine or the network is down"
         )
         silent = [
             rank
             for rank, (_, seen) in self._heartbeats.items()
-            if self._last_contact - seen > patience
+            if self._last_contact - seen > self._peer_timeout
         ]
-        if now - self._last_contact > patience:  # the store does not respond
+        if now - self._last_contact > self._peer_timeout:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))
             silent = [0]  # also on rank 0, whose program may have its store elsewhere

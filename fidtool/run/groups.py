@@ -253,10 +253,9 @@ def _refuse_groups(
     real: SetPlan, of_real: Labels, fake: SetPlan, of_fake: Labels, settings: Settings
 ) -> InputError:
     kind = settings.grouped_by
-    setting = f"per_{kind}"
     refused = InputError(
-        f"{option(setting, True)} compares images whose folder or label has the same name in both "
-        f"sets, but {real.path} has {_describe(of_real, kind)}, and {fake.path} has "
+        f"{option(f'per_{kind}', True)} compares images whose folder or label has the same name in "
+        f"both sets, but {real.path} has {_describe(of_real, kind)}, and {fake.path} has "
         f"{_describe(of_fake, kind)}:",
         f"put the images of each {kind} into folders of the same name in both sets",
     )

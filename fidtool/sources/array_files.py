@@ -39,6 +39,7 @@ from fidtool.sources.arrays import (
 from fidtool.sources.contents import (
     ExtentReader,
     Files,
+    Numbers,
     Read,
     open_with_errors,
     pickle_error,
@@ -51,6 +52,8 @@ from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
 # Placeholder for dtypes that images cannot have.
 _UNKNOWN = np.dtype("V1")
+# The arrays or tensors in a file by name, which is empty for that of a file with only one.
+_Arrays = dict[str, StoredArray]
 # Maximum number of arrays that a message names.
 _MAX_NAMED = 8
 # NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have
@@ -96,7 +99,7 @@ def list_images(named: SourceFiles) -> ImageSet:
     return make_image_set(named, kind, counts, reader)
 
 
-def read_arrays(files: Files) -> dict[str, StoredArray]:
+def read_arrays(files: Files) -> _Arrays:
     """Return the arrays or tensors in the first file by name; none if it is another file, or
     damaged.
     """
@@ -105,7 +108,7 @@ def read_arrays(files: Files) -> dict[str, StoredArray]:
     return {}
 
 
-def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
+def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> _Arrays:
     """Return the arrays or tensors in a file by name, which is empty if the file has only one.
 
     Of an archive of arrays that has the ``usual`` one, only this is returned.
@@ -122,7 +125,7 @@ def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> dict[str, Sto
     return _read_torch_headers(name, handle)
 
 
-def _choose_array(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
+def _choose_array(name: str, arrays: _Arrays, key: str) -> str:
     """Return the name of the array of images: ``key``, else the only array, or the only one that
     may be it.
     """
@@ -175,7 +178,7 @@ class ArrayReader(ExtentReader):
             to_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]"
         )
 
-    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+    def read_labels(self, items: Numbers, requested: bool) -> Labels:
         count = len(self.file_index)
         for name, array in read_arrays(self.files).items():
             if name in LABEL_NAMES and array.shape == (count,) and array.dtype.kind in "iuU":
@@ -189,11 +192,11 @@ class ArrayReader(ExtentReader):
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def _read_npz_headers(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
+def _read_npz_headers(name: str, handle: BinaryIO, usual: str) -> _Arrays:
     """Return the arrays of an archive whose headers can be read, see `_read_headers`. Raises if
     there are none.
     """
-    arrays: dict[str, StoredArray] = {}
+    arrays: _Arrays = {}
     failure: Exception | None = None
     with zipfile.ZipFile(handle) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
@@ -223,7 +226,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, handle: BinaryIO) -
 # --- safetensors ----------------------------------------------------------------------------------
 
 
-def _read_safetensors_headers(handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_safetensors_headers(handle: BinaryIO) -> _Arrays:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names,
     # dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
@@ -258,7 +261,7 @@ def _safetensors_dtype(kind: str) -> np.dtype[Any]:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def _read_torch_headers(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_torch_headers(name: str, handle: BinaryIO) -> _Arrays:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
         raise InputError(

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fidtool.errors import (
     FidtoolError,
@@ -41,6 +40,7 @@ from fidtool.sources.contents import (
     MAX_BYTES,
     ContentError,
     Files,
+    Numbers,
     Read,
     Reader,
     Stamps,
@@ -135,7 +135,7 @@ class RemoteFiles(Files):
             return True
         return not np.array_equal(stamp, self.stamps[file])
 
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         """Request objects, without a copy on this machine. As soon as one request has ended, the
         next begins.
 

@@ -161,9 +161,8 @@ def class_warnings(
             if is_common and not keys <= result.metrics.keys():
                 missing.append(result.counted)
     if missing:
-        plural = "classes" if kind == "class" else ""
         lines.append(
-            f"too few images for some values in {format_count(len(missing), kind, plural)}: "
+            f"too few images for some values in {format_count(len(missing), kind)}: "
             f"{shorten(', '.join(missing))}"
         )
     elif kind == "class" and not lines:
@@ -197,11 +196,10 @@ def class_warnings(
 
 def _one_sided_warnings(classes: Classes) -> list[str]:
     """Return which classes only REAL or only FAKE has."""
-    plural = "classes" if classes.kind == "class" else "folders"
     in_real = [part.name for part in classes.classes if not part.fake]
     in_fake = [part.name for part in classes.classes if not part.real]
     return [
-        f"{format_count(len(names), classes.kind, plural)} {'is' if len(names) == 1 else 'are'} "
+        f"{format_count(len(names), classes.kind)} {'is' if len(names) == 1 else 'are'} "
         f"only in {side}: "
         f"{shorten(', '.join(names))}"
         for side, names in (("REAL", in_real), ("FAKE", in_fake))

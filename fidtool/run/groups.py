@@ -268,8 +268,7 @@ def _describe(labels: Labels, kind: str) -> str:
     names = sorted({*labels.of_images} - {""})
     if not names:
         return "none"
-    number = format_count(len(names), kind, "classes" if kind == "class" else "")
-    return f"{shorten(', '.join(names))} ({number})"
+    return f"{shorten(', '.join(names))} ({format_count(len(names), kind)})"
 
 
 def list_folders(names: Sequence[str], whole: bool) -> list[str]:

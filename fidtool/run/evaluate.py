@@ -171,7 +171,7 @@ def _prepare(
     if world.rank == 0:
         probe = make_probe(run, opening, requests, batch_size, before)
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks, probe)
-    plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
+    plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions, batch_size))
     contents = dict.fromkeys(plan.distinct, SetContent()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 

@@ -216,14 +216,12 @@ def find_omissions(
     return [describe_omission(requested, reason) for requested, reason in missing]
 
 
-def make_plan(
-    opening: OpenedInputs, measured: Mapping[str, Definition] | None, batch_size: int
-) -> Plan:
+def make_plan(opening: OpenedInputs, measured: Mapping[str, Definition], batch_size: int) -> Plan:
     """Return the plan of a run. A pure function, apart from reading the baseline.
 
     Args:
         opening: as `select_computable` returns it.
-        measured: definitions of the features that this run's networks compute; None if only
+        measured: definitions of the features that this run's networks compute; empty if only
             statistics are compared.
 
     Raises:
@@ -263,8 +261,8 @@ def make_plan(
 def check_agreement(
     files: Mapping[SetPlan, Statistics],
     settings: Settings,
-    measured: Mapping[str, Definition] | None,
-) -> tuple[dict[str, Definition | None], list[ResultWarning]]:
+    measured: Mapping[str, Definition],
+) -> tuple[Definitions, list[ResultWarning]]:
     """Check statistics files against the run's networks and against each other, before any image
     is read.
 

@@ -46,9 +46,8 @@ class Launch(NamedTuple):
 def will_be_restarted() -> bool:
     """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
     try:
-        return int(environ["TORCHELASTIC_RESTART_COUNT"]) < int(
-            environ["TORCHELASTIC_MAX_RESTARTS"]
-        )
+        restarts = int(environ["TORCHELASTIC_RESTART_COUNT"])
+        return restarts < int(environ["TORCHELASTIC_MAX_RESTARTS"])
     except (KeyError, ValueError):
         return False
 

@@ -125,12 +125,12 @@ def _refuse_shards(requests: Sequence[RequestedSet], settings: Settings) -> None
     real, *fakes = requests
     if settings.heldout is not None:
         fakes.pop()
-    ordered = [(real, "labels", settings.labels)]
+    ordered = [(real, "labels")]
     for fake in fakes:
-        ordered.append((fake, "labels_fake", settings.labels_fake))
-        ordered.append((fake, "captions", settings.captions))
-    for request, setting, value in ordered:
-        if value is not None and isinstance(request.data, Images) and request.data.sharded:
+        ordered += [(fake, "labels_fake"), (fake, "captions")]
+    for request, setting in ordered:
+        is_sharded = isinstance(request.data, Images) and request.data.sharded
+        if is_sharded and getattr(settings, setting) is not None:
             raise mark_agreed(
                 InputError(
                     f"{option(setting)} is in the order of the images, but each rank has different "

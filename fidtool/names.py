@@ -25,11 +25,13 @@ _UNPRINTABLE = re.compile(
 _NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
 
 
-def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: ``1 image``, ``2 images``. ``plural`` replaces the noun with
-    an s.
-    """
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+# The plurals of nouns that take more than an s.
+_PLURALS = {"batch": "batches", "class": "classes", "copy": "copies", "entry": "entries"}
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 image``, ``2 images``."""
+    return f"{number} {noun if number == 1 else _PLURALS.get(noun, noun + 's')}"
 
 
 def format_image_counts(counts: Sequence[int | None]) -> str:

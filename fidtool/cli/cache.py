@@ -67,7 +67,7 @@ def _delete(entries: Sequence[CacheEntry]) -> str:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
     delete_temporary_files()
     delete_copies()
-    return f"deleted {format_count(len(entries), 'entry', 'entries')} from {cache_dir()}"
+    return f"deleted {format_count(len(entries), 'entry')} from {cache_dir()}"
 
 
 def _as_dict(entry: CacheEntry) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _as_dict(entry: CacheEntry) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[CacheEntry]) -> Iterator[str]:
-    count = format_count(len(entries), "entry", "entries")
+    count = format_count(len(entries), "entry")
     total = sum(entry.size for entry in entries) / 2**20
     limit = CACHE_BYTES.byte_limit() / 2**20
     yield f"{cache_dir()}: {count}, {total:.1f} of {limit:.0f} MiB"

@@ -34,7 +34,7 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     )
     if len(missing):
         lacking = shorten(", ".join(names[place] for place in missing))
-        number = format_count(len(missing), "class", "classes")
+        number = format_count(len(missing), "class")
         return [f"it has no images of {number} that REAL has: {lacking}"]
     shares = numbers / images
     apart = np.abs(shares[:, 0] - shares[:, 1])

@@ -5,7 +5,7 @@ they cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,7 +154,7 @@ def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
     ]
     if statistics.part is not None:
         return warnings
-    warnings += set_warnings({path: statistics})
+    warnings += set_warnings(path, statistics)
     inspection = inspect_set(path, statistics.pictures)
     if inspection is not None:
         warnings += warnings_from_findings(inspection, find_problems(inspection, None))
@@ -249,8 +249,7 @@ def _findings_about_pair(
     # One path may be sampled in two ways.
     if shared.count and not paired and fake.path != real.path:
         findings.append(leak_finding(real.path, shared, len(fake.records)))
-    own = select_unusual(fake, real)
-    findings += pair_findings(real.records, fake.records, own, paired)
+    findings += pair_findings(real.records, fake.records, select_unusual(fake, real), paired)
     if paired:
         findings += order_findings(real.records, fake.records)
     return findings
@@ -427,28 +426,20 @@ def _min_median_max(values: NDArray[Any]) -> tuple[float, float, float]:
 
 
 def set_warnings(
-    sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)
-) -> list[ResultWarning]:
-    """Return warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
+    name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)
+) -> Iterator[ResultWarning]:
+    """Yield warnings about a set by itself; ``gaussians`` are the layers whose covariance is
     compared.
     """
-    warnings = list[ResultWarning]()
-    for name, statistics in sets.items():
-        warnings += _set_warnings(name, statistics, gaussians)
-    return warnings
-
-
-def _set_warnings(
-    name: str, statistics: Statistics, gaussians: Collection[str]
-) -> Iterator[ResultWarning]:
     features = statistics.layers.get(FEATURES)
     count = statistics.count
     if features is not None and features.definition is None:
-        stated = (
+        yield ResultWarning(
+            name,
             "the file does not state its protocol: the result is only correct if the file was "
-            "computed with the protocol of this run"
+            "computed with the protocol of this run",
+            "medium",
         )
-        yield ResultWarning(name, stated, "medium")
     layers = [
         (statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers
     ]
@@ -457,14 +448,19 @@ def _set_warnings(
         yield ResultWarning(name, "a single image: its covariance is taken to be zero", "high")
     elif count is not None and count <= dims:
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
-        few = (
+        yield ResultWarning(
+            name,
             f"too few for {dims} dimensions: {distances} are far too high; use more than {dims} "
-            "images, and to compare with a paper, use as many as the paper did (often 50,000)"
+            "images, and to compare with a paper, use as many as the paper did (often 50,000)",
+            "high",
+            f"only {count} images",
         )
-        yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
-        causes = "either they are all the same image, or the network ignores its input"
-        yield ResultWarning(name, f"all {count} images have the same features: {causes}", "high")
+        text = (
+            f"all {count} images have the same features: either they are all the same image, or "
+            "the network ignores its input"
+        )
+        yield ResultWarning(name, text, "high")
     if statistics.traits is not None:
         for text in property_warnings(vars(statistics.traits)).values():
             yield ResultWarning(name, text)
@@ -522,8 +518,7 @@ def _arithmetic_warnings(real: Statistics, name: str, fake: Statistics) -> list[
         if "precision" in differing:
             effect = "part of the distance is due to this difference; compute both in the same way"
             severity = "medium"
-        text = f"REAL was computed differently ({pairs}): {effect}"
-        return [ResultWarning(name, text, severity)]
+        return [ResultWarning(name, f"REAL was computed differently ({pairs}): {effect}", severity)]
     if one.get("batch_size") != other.get("batch_size"):
         return []  # on a GPU the probe batch has the batch size
     for layer in real.layers.keys() & fake.layers.keys():

@@ -215,17 +215,18 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
     if min(len(real), len(fake)) < _LARGE_SET:
         can_differ = _max_z_score(len(real), len(fake)) > _MIN_Z_SCORE
         but = ", except where nearly all images differ" if can_differ else ""
-        few = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
-        compare = "to compare brightness, colours, values, variety and detail"
-        yield NOT_COMPARED, (f"{few} {compare}{but}",)
+        text = (
+            f"too few images ({len(fake)} in FAKE, {len(real)} in REAL) to compare brightness, "
+            f"colours, values, variety and detail{but}"
+        )
+        yield NOT_COMPARED, (text,)
     older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.is_older]
     if older:
-        files = f"an earlier version wrote the statistics of {' and '.join(older)}"
-        remedy = "create the statistics again to compare these as well"
-        yield (
-            NOT_COMPARED,
-            (f"{files} and did not record the range and detail of images: {remedy}",),
+        text = (
+            f"an earlier version wrote the statistics of {' and '.join(older)} and did not record "
+            "the range and detail of images: create the statistics again to compare these as well"
         )
+        yield NOT_COMPARED, (text,)
 
 
 def _side_ratio(real: Measures, fake: Measures) -> float:
@@ -422,4 +423,4 @@ def _find_lost_detail(images: Measures, others: Measures, part: float) -> Fracti
 
 def _quantile_loss(images: Floats, others: Floats, part: float) -> Floats:
     """Return how much less the images have than the others, in each column, at a quantile."""
-    return np.asarray(np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0))
+    return np.quantile(others, part, axis=0) - np.quantile(images, part, axis=0)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.measures import Floats
 from fidtool.errors import Severity
 from fidtool.names import format_count, natural_key
 from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
@@ -116,9 +117,7 @@ def _group_near_copies(thumbs: NDArray[np.uint8]) -> GroupIndices:
         alive = np.unique(leader)
 
 
-def _embed_thumbnails(
-    thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _embed_thumbnails(thumbs: NDArray[np.uint8], tolerance: Floats) -> Floats:
     """Return points, of which those of near duplicates are at most `_SLACK` apart. Shape (n,
     _COORDINATES).
     """
@@ -127,15 +126,16 @@ def _embed_thumbnails(
     colour = thumbs[:, BRIGHTNESS:] - np.float32(128.0)
     # In place, because sets may have half a million thumbnails.
     brightness -= mean
-    parts = [brightness, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean]
-    values = np.concatenate(parts, axis=1, dtype=np.float64)
+    values = np.concatenate(
+        [brightness, colour, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean], axis=1, dtype=np.float64
+    )
     values /= tolerance[:, None] * np.sqrt(thumbs.shape[1])
     values -= values.mean(axis=0)
     _, components = np.linalg.eigh(values.T @ values)
     return np.asarray(values @ components[:, -_COORDINATES:])
 
 
-def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
+def tolerances(thumbs: NDArray[np.uint8]) -> Floats:
     """Return each thumbnail's tolerance, a root mean square difference in grey levels: float64,
     shape (n,).
     """
@@ -159,7 +159,7 @@ def _connected_components(pairs: GroupIndices, count: int) -> GroupIndices:
         first = lower
 
 
-def _find_neighbours(points: NDArray[np.float64]) -> GroupIndices:
+def _find_neighbours(points: Floats) -> GroupIndices:
     """Find pairs of points that may be within 1 of each other: for each point at least its
     nearest. Shape (n, 2).
     """
@@ -419,11 +419,14 @@ def copies_finding(duplicates: Duplicates, generated: bool) -> Finding:
     elif pattern is None:
         remedy = f"if these are generated samples, {remedy}"
     else:
-        processes = f"{pattern.multiplicity} processes used the same random seed"
-        remedy = f"it looks as if {processes}, or each batch started from it: {remedy}"
+        remedy = (
+            f"it looks as if {pattern.multiplicity} processes used the same random seed, or each "
+            f"batch started from it: {remedy}"
+        )
     example = duplicates.examples[0][0] if duplicates.examples else ""
-    message = f"{describe_duplicates(duplicates)}; {remedy}"
-    return Finding(COPIES, "high", duplicates.copies, example, message)
+    return Finding(
+        COPIES, "high", duplicates.copies, example, f"{describe_duplicates(duplicates)}; {remedy}"
+    )
 
 
 def leak_finding(real: str, shared: SharedCopies, images: int) -> Finding:

@@ -129,8 +129,10 @@ class Finding:
 
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Return the findings about the images of one set, the most severe first."""
-    findings = [*_value_findings(images), *_mixture_findings(images)]
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return sorted(
+        [*_value_findings(images), *_mixture_findings(images)],
+        key=lambda finding: SEVERITIES.index(finding.severity),
+    )
 
 
 def _make_finding(
@@ -151,9 +153,9 @@ def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
     """Return the finding about the files of a set that cannot be read, if there are any."""
     if not files:
         return []
-    number = format_count(len(files), "file")
     message = (
-        f"{number} cannot be read (for example: {files[0].reason}): fix or remove unreadable files"
+        f"{format_count(len(files), 'file')} cannot be read (for example: {files[0].reason}): fix "
+        "or remove unreadable files"
     )
     return [Finding(UNREADABLE, "high", len(files), files[0].file, message)]
 
@@ -266,6 +268,5 @@ def _mixture_findings(images: ImageRecords) -> Iterator[Finding]:
             yield _make_known_finding(
                 images, "strong compression", "medium", strong, f"{median:.0f}"
             )
-    lossy = measures.lossy
-    if _MAX_ODD_SHARE < lossy.mean() < 1 - _MAX_ODD_SHARE:
-        yield _make_known_finding(images, "mixed formats", "low", lossy)
+    if _MAX_ODD_SHARE < measures.lossy.mean() < 1 - _MAX_ODD_SHARE:
+        yield _make_known_finding(images, "mixed formats", "low", measures.lossy)

@@ -179,8 +179,7 @@ class Measures:
 
     def holds_both_ends(self, slack: int) -> Flags:
         """Which have values at 0 and at 255, within so many levels."""
-        lowest = self.records["lowest"] <= slack
-        return lowest & (self.records["highest"] >= 255 - slack)
+        return (self.records["lowest"] <= slack) & (self.records["highest"] >= 255 - slack)
 
     @cached_property
     def repeated(self) -> Flags:

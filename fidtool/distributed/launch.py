@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from os import environ
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,17 +43,18 @@ class Launch(NamedTuple):
     hint: str = ""
 
 
-def will_be_restarted(env: Mapping[str, str] = os.environ) -> bool:
+def will_be_restarted() -> bool:
     """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
     try:
-        return int(env["TORCHELASTIC_RESTART_COUNT"]) < int(env["TORCHELASTIC_MAX_RESTARTS"])
+        restarts = int(environ["TORCHELASTIC_RESTART_COUNT"])
+        return restarts < int(environ["TORCHELASTIC_MAX_RESTARTS"])
     except (KeyError, ValueError):
         return False
 
 
 def launcher_serves_store() -> bool:
     """Whether torchrun serves the rendezvous store; otherwise rank 0 does."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def lost_store(reason: str, cause: str) -> str:
@@ -63,10 +64,10 @@ def lost_store(reason: str, cause: str) -> str:
 
 def restart_count() -> str:
     """Number of times that torchrun has restarted the ranks."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
-def discover(env: Mapping[str, str] = os.environ) -> Launch:
+def discover() -> Launch:
     """Detect how this process was launched.
 
     The process group of a calling program takes precedence over the variables, of which Lightning,
@@ -78,10 +79,12 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
     has_group = program is not None and program.is_available() and program.is_initialized()
     launch = Launch()
     try:
-        if "RANK" in env or "WORLD_SIZE" in env:
-            launch = _from_torchrun(env)
-        elif "SLURM_PROCID" in env and ("SLURM_STEP_NUM_TASKS" in env or "SLURM_NTASKS" in env):
-            launch = _from_slurm(env)
+        if "RANK" in environ or "WORLD_SIZE" in environ:
+            launch = _from_torchrun()
+        elif "SLURM_PROCID" in environ and (
+            "SLURM_STEP_NUM_TASKS" in environ or "SLURM_NTASKS" in environ
+        ):
+            launch = _from_slurm()
     except LaunchError:
         if not has_group:
             raise
@@ -89,8 +92,8 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
         rank = int(program.get_rank())
         size = int(program.get_world_size())
         if (launch.rank, launch.world_size) != (rank, size):
-            local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
-            launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
+            local_size = _integer("LOCAL_WORLD_SIZE", size)
+            launch = Launch(rank, size, _integer("LOCAL_RANK", rank), local_size)
     if not 0 <= launch.rank < launch.world_size:
         raise LaunchError(
             f"rank {launch.rank} is out of range: with a world size of {launch.world_size}, ranks "
@@ -115,13 +118,13 @@ def single_process() -> Launch:
     return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
 
 
-def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
-    if name not in env and default is not None:
+def _integer(name: str, default: int | None = None) -> int:
+    if name not in environ and default is not None:
         return default
     try:
-        return int(env[name])
+        return int(environ[name])
     except (KeyError, ValueError):
-        problem = f"must be a number, not {env[name]!r}" if name in env else "is not set"
+        problem = f"must be a number, not {environ[name]!r}" if name in environ else "is not set"
         raise LaunchError(
             f"the environment variable {name} {problem}",
             "launch with torchrun",
@@ -129,12 +132,12 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
         ) from None
 
 
-def _from_torchrun(env: Mapping[str, str]) -> Launch:
-    world_size = _integer(env, "WORLD_SIZE")
-    rank = _integer(env, "RANK")
+def _from_torchrun() -> Launch:
+    world_size = _integer("WORLD_SIZE")
+    rank = _integer("RANK")
     if world_size <= 1:
         return Launch(rank, world_size)
-    if not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
+    if not ("MASTER_ADDR" in environ and "MASTER_PORT" in environ):
         raise LaunchError(
             f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set",
             "set them to rank 0's host and a free port on it",
@@ -142,39 +145,39 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
         )
     # Users who set the variables manually often omit the local ones: assume that all ranks are on
     # one machine.
-    local_rank = _integer(env, "LOCAL_RANK", rank)
-    local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
-    store = env["MASTER_ADDR"], _integer(env, "MASTER_PORT")
+    local_rank = _integer("LOCAL_RANK", rank)
+    local_world_size = _integer("LOCAL_WORLD_SIZE", world_size)
+    store = environ["MASTER_ADDR"], _integer("MASTER_PORT")
     return Launch(rank, world_size, local_rank, local_world_size, store)
 
 
-def _from_slurm(env: Mapping[str, str]) -> Launch:
+def _from_slurm() -> Launch:
     # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun
     # sets the step's.
-    name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-    world_size = _integer(env, name)
-    rank = _integer(env, "SLURM_PROCID")
-    local_rank = _integer(env, "SLURM_LOCALID", rank)
-    node_count = _integer(env, "SLURM_STEP_NUM_NODES", _integer(env, "SLURM_NNODES", 1))
+    name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    world_size = _integer(name)
+    rank = _integer("SLURM_PROCID")
+    local_rank = _integer("SLURM_LOCALID", rank)
+    node_count = _integer("SLURM_STEP_NUM_NODES", _integer("SLURM_NNODES", 1))
     local_world_size = -(-world_size // max(1, node_count))  # srun spreads them evenly
-    address = env.get("MASTER_ADDR", "")
+    address = environ.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
-        address = _first_node(env)
+        address = _first_node()
     # Every rank derives the same port from the job and step; two jobs on one node get different
     # ports.
-    job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     store = (
         address or "127.0.0.1",
-        _integer(env, "MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000),
+        _integer("MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000),
     )
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
     return Launch(rank, world_size, local_rank, local_world_size, store, hint)
 
 
-def _first_node(env: Mapping[str, str]) -> str:
+def _first_node() -> str:
     """Return the host of rank 0: the first of a list such as ``gpu[007-012,20],login1``."""
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        nodes = env.get(name, "").strip()
+        nodes = environ.get(name, "").strip()
         if nodes:
             # A prefix, the first number in brackets, and what follows them.
             pattern = r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*"
@@ -206,7 +209,7 @@ def available_cores(ranks: int = 1) -> int:
     return max(1, cores // ranks)
 
 
-def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -> int:
+def available_threads(ranks: int = 1) -> int:
     """Return the number of threads for each of ``ranks`` processes: one per core, at most
     OMP_NUM_THREADS.
     """

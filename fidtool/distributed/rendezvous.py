@@ -85,8 +85,10 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
         advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
-    missed = f"could not join the other ranks at {address[0]}:{address[1]} within {seconds:.0f} s"
-    raise RunError(f"rank {launch.rank} of {launch.world_size} {missed} ({problem}): {advice}")
+    raise RunError(
+        f"rank {launch.rank} of {launch.world_size} could not join the other ranks at "
+        f"{address[0]}:{address[1]} within {seconds:.0f} s ({problem}): {advice}"
+    )
 
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
@@ -237,8 +239,10 @@ class GroupRendezvous:
             try:
                 self.round, decision = call_with_timeout(join, seconds + ANSWER_SECONDS)
             except TimeoutError:
-                frozen = "the rendezvous store does not respond: check that rank 0 is still running"
-                raise RunError(f"{purpose}: {frozen}") from None
+                raise RunError(
+                    f"{purpose}: the rendezvous store does not respond: check that rank 0 is still "
+                    "running"
+                ) from None
             except FidtoolError:
                 raise
             except RuntimeError as error:
@@ -396,11 +400,11 @@ def _wait_for_ranks(store: Store, launch: Launch, seconds: float) -> list[Proces
             )
         first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
         if first_size != size:
-            message = (
+            raise LaunchError(
                 f"rank {first_rank} was started with a world size of {first_size} and rank {rank} "
-                f"with {size}"
+                f"with {size}:",
+                "give all ranks the same WORLD_SIZE",
             )
-            raise LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE")
         group = GroupRendezvous(store, range(size), rank, check)
         processes = group.exchange("the start", Process.current()._asdict(), seconds, advice)
         return [Process(**process) for process in processes]

@@ -267,7 +267,7 @@ class Watchdog:
     def find_late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
         heartbeats: dict[int, bytes] = self._query_store(
-            lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]()
+            lambda _: self._read_heartbeats(range(self._size)), {}
         )
         late = []
         for rank, heartbeat in heartbeats.items():
@@ -345,11 +345,14 @@ class Watchdog:
             if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
                 if self._store_error and launcher_serves_store():
                     break  # without the store the rank could not announce that it left
-                why = "it crashed or was killed (out of memory?)"
-                return self._lost_rank_failure(rank, f"exited without reporting an error: {why}")
+                what = (
+                    "exited without reporting an error: it crashed or was killed (out of memory?)"
+                )
+                return self._lost_rank_failure(rank, what)
         if signals.received:
-            error = add_location(signals.stopped_error(), self._rank, self._size)
-            return Failure(self._rank, error)
+            return Failure(
+                self._rank, add_location(signals.stopped_error(), self._rank, self._size)
+            )
         return self._detect_silence(now) if self._processes else None
 
     def _detect_silence(self, now: float) -> Failure | None:
@@ -360,19 +363,20 @@ class Watchdog:
             port = os.environ.get("MASTER_PORT", "")
             server = f"the launcher at {host}:{port}"
         if self._store_error:
-            cause = f"{server} exited or its machine is down"
-            error = RunError(lost_store(self._store_error, cause))
+            error = RunError(
+                lost_store(self._store_error, f"{server} exited or its machine is down")
+            )
             return Failure(0, error, lost=0 not in self._visible)
-        patience = self._peer_timeout
         limit = (
-            f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
-            "network is down"
+            f"for {self._peer_timeout:g} s ({option('peer_timeout')}): it is frozen, or its "
+            "machine or the network is down"
         )
-        silent = []
-        for rank, (_, seen) in self._heartbeats.items():
-            if self._last_contact - seen > patience:
-                silent.append(rank)
-        if now - self._last_contact > patience:  # the store does not respond
+        silent = [
+            rank
+            for rank, (_, seen) in self._heartbeats.items()
+            if self._last_contact - seen > self._peer_timeout
+        ]
+        if now - self._last_contact > self._peer_timeout:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))
             silent = [0]  # also on rank 0, whose program may have its store elsewhere

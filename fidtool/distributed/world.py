@@ -161,10 +161,9 @@ class World:
         except RuntimeError as error:
             if not re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise LostContactError.from_error(self.rank, error) from error
-            late = f"{self._watchdog.find_late_ranks()}, still alive but stuck or slower"
             raise TooSlowError(
                 f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for "
-                f"{late}:",
+                f"{self._watchdog.find_late_ranks()}, still alive but stuck or slower:",
                 f"raise {option('timeout')} if more time is needed",
                 setting="timeout",
             ) from error

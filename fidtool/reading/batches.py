@@ -92,8 +92,8 @@ def select_part(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     if count > len(batches):
         raise InputError(
             f"there is no part {part} of {images.path}, which has "
-            f"{format_count(len(images), 'image')} in "
-            f"{format_count(len(batches), 'batch', 'batches')} of {batch_size}:",
+            f"{format_count(len(images), 'image')} in {format_count(len(batches), 'batch')} of "
+            f"{batch_size}:",
             f"pass at most {len(batches)} as the number of parts",
             f"a smaller {option('batch_size')}",
         )

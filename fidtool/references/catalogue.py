@@ -305,9 +305,12 @@ def find_reference(text: str) -> tuple[Reference, str]:
     reference = _BY_NAME.get(fold(f"{project}:{name}"))
     if reference is None:
         typed = f"{project}:{name}" if rest else project
-        close = suggest_references(typed)
         raise unknown_name_error(
-            "reference", typed, (), ("the names that `fidtool refs` lists"), close=close
+            "reference",
+            typed,
+            (),
+            ("the names that `fidtool refs` lists"),
+            close=suggest_references(typed),
         )
     if not key:
         return reference, ""

@@ -139,8 +139,10 @@ def _find_members(
     members = {_array_name(info): info for info in archive.infolist()}
     missing = sorted(set(wanted) - members.keys())
     if missing:
-        named = f"the file of {file.name} has no array {', '.join(missing)}"
-        raise InputError(f"{named}; it has {', '.join(members)} ({mirror_url(file.url)})")
+        raise InputError(
+            f"the file of {file.name} has no array {', '.join(missing)}; it has "
+            f"{', '.join(members)} ({mirror_url(file.url)})"
+        )
     return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from fidtool.names import fold, unknown_name_error
 
@@ -74,8 +75,12 @@ def published_values(reference: str | None = None) -> list[PublishedValue]:
     known = dict.fromkeys(value.reference for value in values)
     chosen = _match(reference, known)
     if not chosen:
-        listed = "the names that `fidtool published` lists"
-        raise unknown_name_error("reference of published values", reference, known, listed)
+        raise unknown_name_error(
+            "reference of published values",
+            reference,
+            known,
+            "the names that `fidtool published` lists",
+        )
     return [value for value in values if value.reference in chosen]
 
 
@@ -98,23 +103,8 @@ def _read_table() -> list[PublishedValue]:
 
 
 def _parse_row(row: dict[str, str]) -> PublishedValue:
-    return PublishedValue(
-        reference=row["reference"],
-        protocol=row["protocol"],
-        model=row["model"],
-        fid=float(row["fid"]),
-        inception_score=_parse_number(row["inception_score"]),
-        precision=_parse_number(row["precision"]),
-        recall=_parse_number(row["recall"]),
-        images=int(row["images"]) if row["images"] else None,
-        guidance=row["guidance"],
-        year=int(row["year"]),
-        repository=row["repository"],
-        commit=row["commit"],
-        lines=row["lines"],
-        read=row["read"],
-    )
-
-
-def _parse_number(text: str) -> float | None:
-    return float(text) if text else None
+    values: dict[str, Any] = {**row, "fid": float(row["fid"]), "year": int(row["year"])}
+    values["images"] = int(row["images"]) if row["images"] else None
+    for name in ("inception_score", "precision", "recall"):
+        values[name] = float(row[name]) if row[name] else None
+    return PublishedValue(**values)

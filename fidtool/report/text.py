@@ -59,7 +59,7 @@ def class_summaries(result: Comparison) -> list[str]:
         if value.key not in classes.mean:
             continue
         rated = sum(value.key in part.metrics for part in classes.classes)
-        known = format_count(rated, classes.kind, "classes" if classes.kind == "class" else "")
+        known = format_count(rated, classes.kind)
         mean = f"mean {format_number(value, classes.mean[value.key])} over {known}"
         if value.key in classes.worst:
             name, worst = classes.worst[value.key]
@@ -129,7 +129,7 @@ def _describe_memorisation(heldout: Heldout, fake: SetResult) -> str:
     """
     near = heldout.nearest
     if near.copies:
-        return f"FAKE has {format_count(near.copies, 'copy', 'copies')} of images in REAL"
+        return f"FAKE has {format_count(near.copies, 'copy')} of images in REAL"
     if near.heldout_copies:
         copies = format_count(near.heldout_copies, "image")
         verb = "is" if near.heldout_copies == 1 else "are"

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import escape_text, shorten
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
-from fidtool.result.values import Value
+from fidtool.result.values import Definitions, Value
 from fidtool.sources.contents import explain_errors
 from fidtool.system.json_fields import to_json_fields, to_json_value
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import StrPath, read_file
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -108,7 +107,7 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
         handle.write(lines)
 
 
-def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[ResultWarning]]:
+def read_history(file: StrPath) -> tuple[list[Evaluation], list[ResultWarning]]:
     """Return the results of a history, the oldest first, and a warning about each line that is
     none.
 
@@ -145,12 +144,14 @@ def compare_results(before: Evaluation, after: Evaluation) -> list[Change]:
     changes = [compare_result(old[path], new[path]) for path in new if path in old]
     for path in old:
         if path not in new:
-            metrics = _pairs(_values(old[path]), {})
-            changes.append(_unmatched_change("A", path, metrics, (path, None)))
+            changes.append(
+                _unmatched_change("A", path, _pairs(_values(old[path]), {}), (path, None))
+            )
     for path in new:
         if path not in old:
-            metrics = _pairs({}, _values(new[path]))
-            changes.append(_unmatched_change("B", path, metrics, (None, path)))
+            changes.append(
+                _unmatched_change("B", path, _pairs({}, _values(new[path])), (None, path))
+            )
     return changes
 
 
@@ -222,9 +223,7 @@ def diff_results(before: Evaluation, after: Evaluation) -> JSONDiff:
     return _diff(old, _comparable_facts(after, after.definitions))
 
 
-def _comparable_facts(
-    evaluation: Evaluation, definitions: Mapping[str, Definition | None]
-) -> dict[str, Any]:
+def _comparable_facts(evaluation: Evaluation, definitions: Definitions) -> dict[str, Any]:
     """Return what a result states besides its values."""
     (result,) = evaluation.results
     config = evaluation.run.config
@@ -244,7 +243,7 @@ def _set_facts(image_set: SetResult) -> dict[str, Any]:
     return facts
 
 
-def _rename_layers(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
+def _rename_layers(before: Evaluation, after: Evaluation) -> Definitions:
     """Return the definitions of a result by the layers that another one has for the same
     networks.
     """

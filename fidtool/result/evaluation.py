@@ -47,7 +47,7 @@ from fidtool.system.json_fields import (
     to_json_fields,
     to_json_value,
 )
-from fidtool.system.local_files import read_file
+from fidtool.system.local_files import StrPath, read_file
 from fidtool.validation import find_settings
 
 SCHEMA = 3
@@ -296,8 +296,9 @@ class Comparison:
         rows = []
         for name, numbers in groups:
             for metric, value in numbers.items():
-                row = {"set": self.fake.name, "class": name, "metric": metric, "value": value}
-                rows.append(row)
+                rows.append(
+                    {"set": self.fake.name, "class": name, "metric": metric, "value": value}
+                )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -317,8 +318,9 @@ class Comparison:
 
         ``values`` are the values of the run.
         """
-        fields = from_json_fields(cls, {**content, **content["sets"]}, complete=True)
-        return cls(**fields, known=values)
+        return cls(
+            **from_json_fields(cls, {**content, **content["sets"]}, complete=True), known=values
+        )
 
 
 def _count_numbers(real: int | None, fake: int | None) -> dict[str, float]:
@@ -543,8 +545,10 @@ class Evaluation:
             )
             _check_agreement(evaluation, values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"the result is incomplete or was changed ({type(error).__name__}: {error}):"
-            raise InputError(problem, "compute it again") from None
+            raise InputError(
+                f"the result is incomplete or was changed ({type(error).__name__}: {error}):",
+                "compute it again",
+            ) from None
         return evaluation
 
 
@@ -581,7 +585,7 @@ def _check_schema(content: Mapping[str, Any]) -> None:
         )
 
 
-def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
+def read_evaluation(file: StrPath) -> Evaluation:
     """Return the evaluation of a file that ``fidtool compute -o`` wrote; ``-`` is stdin.
 
     Raises:

@@ -77,8 +77,11 @@ class Interval:
         if decimals is None:
             decimals = min(4, count_decimals(self.error, 2))
         form = f"{sign}.{decimals}f"
-        value = f"{self.value:{form}}"
-        return value, f"{self.error:.{decimals}f}", f"{self.low:{form}} to {self.high:{form}}"
+        return (
+            f"{self.value:{form}}",
+            f"{self.error:.{decimals}f}",
+            f"{self.low:{form}} to {self.high:{form}}",
+        )
 
     @property
     def signed(self) -> str:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fidtool.errors import InputError
 from fidtool.features.choice import CMMD_EXTRACTOR, NetworkChoice
 from fidtool.features.protocol import (
     FEATURES,
@@ -155,6 +156,10 @@ class Value:
         return called if self.number.inception else self.features.key(called)
 
 
+Definitions = Mapping[str, Definition | None]
+"""The definitions of features by layer; None if unknown."""
+
+
 def find_key(values: Sequence[Value], name: str) -> str:
     """Return the key of what a metric with these values returns under this name: one, a spread, or
     a further value.
@@ -176,7 +181,7 @@ def find_distance(values: Iterable[Value]) -> Value | None:
 
 
 def list_values(
-    definitions: Mapping[str, Definition | None],
+    definitions: Definitions,
     settings: Settings,
     files: Sequence[Statistics] = (),
 ) -> tuple[Value, ...]:
@@ -188,8 +193,11 @@ def list_values(
             dimensions of one of its layers, no mean below zero, and no other network was asked for.
         settings: the settings, which have the requested networks and metrics.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
+
+    Raises:
+        InputError: if two values have the same key.
     """
-    values = []
+    values: dict[str, Value] = {}
     for requested in settings.selected_metrics:
         features = _metric_features(requested, definitions.get(requested.layer), settings, files)
         numbers = requested.metric.numbers
@@ -197,8 +205,16 @@ def list_values(
             numbers = (*numbers, *requested.metric.summary)
         for number in numbers:
             titled = replace(number, title=features.rename(number.title, number))
-            values.append(Value(requested.metric.name, titled, features))
-    return tuple(values)
+            value = Value(requested.metric.name, titled, features)
+            if value.key in values:
+                raise InputError(
+                    f"two networks have values named {value.title}:",
+                    "give each network its own name, Network(..., name=...)",
+                    "give their files different names",
+                    setting="extractor",
+                )
+            values[value.key] = value
+    return tuple(values.values())
 
 
 def _metric_features(

@@ -164,8 +164,12 @@ class _Requirements:
         if has_network:
             self._precision()
         verdict = Verdict(self.fake.name, self.preset.name, tuple(self.items))
-        reference = self.real.reference or self.preset.published
-        standing = find_standing(self.evaluation, self.result, reference, verdict.comparable)
+        standing = find_standing(
+            self.evaluation,
+            self.result,
+            self.real.reference or self.preset.published,
+            verdict.comparable,
+        )
         return replace(verdict, standing=standing)
 
     def _add(
@@ -191,8 +195,9 @@ class _Requirements:
     def _check_fake_count(self) -> None:
         stated = self.published or self.preset
         if stated.fakes is None:
-            expected = "the number in the paper"
-            self._add("images of FAKE", None, self.fake.count, expected, stated.source)
+            self._add(
+                "images of FAKE", None, self.fake.count, "the number in the paper", stated.source
+            )
             return
         count = self.fake.count
         if count is None:
@@ -219,8 +224,9 @@ class _Requirements:
                 self._add("images of REAL", None, count, whole)
         with_features = self.preset.images_with_features
         if with_features is not None and PRDC.name in self.evaluation.settings:
-            name = "images of REAL for precision and recall"
-            self._add_equal(name, self.real.with_features, with_features)
+            self._add_equal(
+                "images of REAL for precision and recall", self.real.with_features, with_features
+            )
 
     def _check_network(self) -> None:
         unstated = [role for role, used in self._sets().items() if not used.stated]
@@ -271,8 +277,7 @@ class _Requirements:
             if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
                 if metric.name in computed:
-                    found = f"{key} {computed[metric.name][setting.name]}"
-                    pairs.append((found, f"{key} {value}"))
+                    pairs.append((f"{key} {computed[metric.name][setting.name]}", f"{key} {value}"))
         if pairs:
             differing = [pair for pair in pairs if pair[0] != pair[1]]
             texts = map(", ".join, zip(*(differing or pairs), strict=True))
@@ -350,8 +355,13 @@ class _Requirements:
         elif formats and formats.keys() <= _LOSSLESS:
             met = True
         found = ", ".join(f"{name} ({number:,})" for name, number in formats.items())
-        source = "samples are stored as PNG files or arrays"
-        self._add("format of FAKE", met, found or None, "a lossless format", source)
+        self._add(
+            "format of FAKE",
+            met,
+            found or None,
+            "a lossless format",
+            "samples are stored as PNG files or arrays",
+        )
 
     def _precision(self) -> None:
         precisions = {role: used.precision for role, used in self._sets().items()}

@@ -64,7 +64,6 @@ def compute_classes(
         runner: computes the metrics.
     """
     plan = runner.plan
-    run = runner.run
     settings = plan.settings
     if not settings.grouped_by:
         return [
@@ -79,7 +78,9 @@ def compute_classes(
     distance = plan.distance if settings.uncertainty else None
     total = sum(len(rows) for _, rows in groups.values())
     results = []
-    with run.console.show_progress(f"{fake.path} by {settings.grouped_by}", total) as advance:
+    with runner.run.console.show_progress(
+        f"{fake.path} by {settings.grouped_by}", total
+    ) as advance:
         for name, (rows_of_real, rows_of_fake) in groups.items():
             images = len(rows_of_fake)
             fewest = min(len(rows_of_real), images)
@@ -101,7 +102,7 @@ def compute_classes(
                 part = _select_rows(fake, rows_of_fake, runner)
                 numbers |= runner.compute(possible, part_of_real, part, set_plan).numbers
                 if distance and images >= fewest_images(distance.features.dims):
-                    corrected = run.world.on_rank_zero(
+                    corrected = runner.run.world.on_rank_zero(
                         partial(_correct_distance, part_of_real, part, runner)
                     )
             results.append(ClassResult(name, len(rows_of_real), images, numbers, corrected))
@@ -139,8 +140,7 @@ def summarize_classes(results: Sequence[ClassResult], plan: Plan) -> Classes | N
         mean[key] = math.fsum(result.metrics[key] for result in rated) / len(rated)
         if value.number.better:
             worst[key] = rated[0].name, rated[0].metrics[key]
-    kind = grouped_by or "class"
-    return Classes(kind, tuple(order), mean, worst, plan.settings.min_class)
+    return Classes(grouped_by or "class", tuple(order), mean, worst, plan.settings.min_class)
 
 
 def class_warnings(
@@ -161,9 +161,8 @@ def class_warnings(
             if is_common and not keys <= result.metrics.keys():
                 missing.append(result.counted)
     if missing:
-        plural = "classes" if kind == "class" else ""
         lines.append(
-            f"too few images for some values in {format_count(len(missing), kind, plural)}: "
+            f"too few images for some values in {format_count(len(missing), kind)}: "
             f"{shorten(', '.join(missing))}"
         )
     elif kind == "class" and not lines:
@@ -197,11 +196,10 @@ def class_warnings(
 
 def _one_sided_warnings(classes: Classes) -> list[str]:
     """Return which classes only REAL or only FAKE has."""
-    plural = "classes" if classes.kind == "class" else "folders"
     in_real = [part.name for part in classes.classes if not part.fake]
     in_fake = [part.name for part in classes.classes if not part.real]
     return [
-        f"{format_count(len(names), classes.kind, plural)} {'is' if len(names) == 1 else 'are'} "
+        f"{format_count(len(names), classes.kind)} {'is' if len(names) == 1 else 'are'} "
         f"only in {side}: "
         f"{shorten(', '.join(names))}"
         for side, names in (("REAL", in_real), ("FAKE", in_fake))

@@ -156,7 +156,13 @@ class _ComparisonBuilder:
         if self.plan.settings.diagnose:
             with self.run.clock("diagnosis"):
                 inspections = self._inspect()
-                diagnosis = self._diagnose(inspections)
+                diagnosis = diagnose(
+                    *inspections,
+                    self.plan.settings.max_duplicates,
+                    bool(fake.pairs),
+                    self.run.console.render,
+                )
+            self.warnings += diagnosis.lines
             uncertainties = self._estimate_uncertainties(diagnosis)
         if self.classes is not None:
             for text in class_warnings(self.classes, real, self.computed.numbers, self.plan):
@@ -170,13 +176,14 @@ class _ComparisonBuilder:
                 exhibit = replace(
                     exhibit, worst_pairs=find_worst_pairs(of_images, self.plan.values)
                 )
-        shown = self.run.console.render
         return Comparison(
             real=build_set_result(real, self.content_of_real),
             fake=build_set_result(fake, self.content_of_fake),
             metrics=self.computed.numbers,
             known=self.plan.values,
-            warnings=tuple(worst_first(warning.shown(shown) for warning in self.warnings)),
+            warnings=tuple(
+                worst_first(warning.shown(self.run.console.render) for warning in self.warnings)
+            ),
             skipped=tuple(self._list_skipped()),
             diagnosis=diagnosis,
             uncertainties=uncertainties,
@@ -198,14 +205,18 @@ class _ComparisonBuilder:
         if self.comparer.heldout is not None:
             yield from self.comparer.heldout.warnings(real)
         if fake.path == real.path and of_fake.framing == of_real.framing:
-            text = f"{fake.path} is the same set as REAL: the values say nothing about a generator"
-            yield ResultWarning("", text, "high")
+            yield ResultWarning(
+                "",
+                f"{fake.path} is the same set as REAL: the values say nothing about a generator",
+                "high",
+            )
         layers = {
             requested.layer: None
             for requested in self.plan.settings.selected_metrics
             if requested.metric.frechet
         }
-        yield from set_warnings({names[0]: of_real, names[1]: of_fake}, layers)
+        for name, statistics in {names[0]: of_real, names[1]: of_fake}.items():
+            yield from set_warnings(name, statistics, layers)
         larger = self.content_of_real
         if (of_fake.count or 0) > (of_real.count or 0):
             larger = self.content_of_fake
@@ -218,16 +229,6 @@ class _ComparisonBuilder:
         if self.fake is self.real:
             return real, real
         return real, _inspect_set(self.fake, self.content_of_fake)
-
-    def _diagnose(self, inspections: Inspections) -> Diagnosis:
-        diagnosis = diagnose(
-            *inspections,
-            self.plan.settings.max_duplicates,
-            bool(self.fake.pairs),
-            self.run.console.render,
-        )
-        self.warnings += diagnosis.lines
-        return diagnosis
 
     def _estimate_uncertainties(self, diagnosis: Diagnosis) -> dict[str, Uncertainty]:
         uncertainties: dict[str, Uncertainty] = {}
@@ -253,8 +254,9 @@ class _ComparisonBuilder:
             if curve:
                 title = "distance" if value == self.plan.distance else value.title
                 curve = f"{title} by number of images: {curve}"
-            text = f"no error bars: {uncertainty.withheld}"
-            self.warnings.append(ResultWarning(path, text, detail=curve))
+            self.warnings.append(
+                ResultWarning(path, f"no error bars: {uncertainty.withheld}", detail=curve)
+            )
         return uncertainties
 
     def _estimate_influence(self) -> Influence | None:
@@ -264,8 +266,9 @@ class _ComparisonBuilder:
             return None
         number = numbers[distance.key]
         with self.run.clock("influence"):
-            features = self.runner.feature_settings(FEATURES)
-            return estimate_influence(self.real, self.fake, number, distance.title, features)
+            return estimate_influence(
+                self.real, self.fake, number, distance.title, self.runner.feature_settings(FEATURES)
+            )
 
     def _list_skipped(self) -> Iterator[SkippedFile]:
         sets = [self.real]
@@ -279,6 +282,7 @@ class _ComparisonBuilder:
 
 
 def _inspect_set(measured: MeasuredSet, content: SetContent) -> SetInspection | None:
-    statistics = measured.statistics
     passed_over = None if content.images is None else content.images.passed_over
-    return inspect_set(measured.path, statistics.pictures, passed_over, statistics.skipped)
+    return inspect_set(
+        measured.path, measured.statistics.pictures, passed_over, measured.statistics.skipped
+    )

@@ -5,9 +5,8 @@ conclude.
 from __future__ import annotations
 
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, cast
@@ -36,13 +35,14 @@ from fidtool.run.networks import RunNetworks
 from fidtool.run.opening import OpenedInputs, open_sets
 from fidtool.run.plan import Plan, make_plan, select_computable
 from fidtool.run.probe import Probe, make_probe
-from fidtool.run.sets import HELDOUT, RequestedSet, SetContent, SetPlan, name_sets
+from fidtool.run.sets import HELDOUT, Contents, RequestedSet, SetContent, name_sets
 from fidtool.settings.record import Origin, RunRecord, changed_settings, settings_of_set
 from fidtool.settings.settings import Settings
 from fidtool.sources.memory import Images
 from fidtool.statistics.file import load_statistics
 from fidtool.statistics.set_statistics import AbsentStatistics, MeasuredSet, Statistics
 from fidtool.system.console import Console
+from fidtool.system.local_files import StrPath
 from fidtool.validation import find_settings
 
 Sources = Sequence[tuple[object, str]]
@@ -76,16 +76,22 @@ def evaluate(
     if settings.heldout is not None:
         settings = replace(settings, heldout=requests[-1].path)
     read: list[object] = [request.path for request in requests if request.data is None]
-    read += [settings.network.weights, settings.labels, settings.labels_fake]
-    read += [settings.captions, settings.fail_worse_than]
+    read += [
+        settings.network.weights,
+        settings.labels,
+        settings.labels_fake,
+        settings.captions,
+        settings.fail_worse_than,
+    ]
     with open_run(requests, settings, console, began) as run:
         if run.world.size > 1:
             _refuse_shards(requests, settings)
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepare(run, requests, settings)
         measurer.open_checkpoint()
-        weights = measurer.networks.weights
-        runner = MetricRunner(run, plan, contents, weights, measurer.pairs.recorded)
+        runner = MetricRunner(
+            run, plan, contents, measurer.networks.weights, measurer.pairs.recorded
+        )
         comparer = Comparer(runner)
         held = {}
         for set_plan in plan.distinct:
@@ -119,12 +125,12 @@ def _refuse_shards(requests: Sequence[RequestedSet], settings: Settings) -> None
     real, *fakes = requests
     if settings.heldout is not None:
         fakes.pop()
-    ordered = [(real, "labels", settings.labels)]
+    ordered = [(real, "labels")]
     for fake in fakes:
-        ordered.append((fake, "labels_fake", settings.labels_fake))
-        ordered.append((fake, "captions", settings.captions))
-    for request, setting, value in ordered:
-        if value is not None and isinstance(request.data, Images) and request.data.sharded:
+        ordered += [(fake, "labels_fake"), (fake, "captions")]
+    for request, setting in ordered:
+        is_sharded = isinstance(request.data, Images) and request.data.sharded
+        if is_sharded and getattr(settings, setting) is not None:
             raise mark_agreed(
                 InputError(
                     f"{option(setting)} is in the order of the images, but each rank has different "
@@ -141,7 +147,7 @@ def _prepare(
     settings: Settings,
     alone: bool = False,
     before: Statistics | None = None,
-) -> tuple[Plan, Measurer, Mapping[SetPlan, SetContent]]:
+) -> tuple[Plan, Measurer, Contents]:
     """Open the sets, build the networks, and decide all that the run will do. A collective.
 
     A set that is ``alone`` is not compared. Only rank 0 knows what the sets hold, and the
@@ -165,7 +171,7 @@ def _prepare(
     if world.rank == 0:
         probe = make_probe(run, opening, requests, batch_size, before)
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks, probe)
-    plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
+    plan = world.on_rank_zero(lambda: make_plan(opening, networks.definitions, batch_size))
     contents = dict.fromkeys(plan.distinct, SetContent()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
@@ -286,8 +292,7 @@ def _compare_fakes(comparer: Comparer) -> Iterator[Difference]:
     """
     for key, parts in comparer.parts.items():
         for first, second in itertools.combinations(parts, 2):
-            interval = Interval(*difference(parts[first], parts[second]))
-            yield Difference(first, second, interval, key)
+            yield Difference(first, second, Interval(*difference(parts[first], parts[second])), key)
 
 
 def _merge_not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
@@ -318,8 +323,7 @@ def _verify(run: RunContext, evaluation: Evaluation) -> Evaluation:
         for line in lines:
             named = f"{verdict.fake}: {line}"
             if named not in notes:
-                warns = verdict.comparable is False
-                run.console.say(named, is_result=True, warns=warns)
+                run.console.say(named, is_result=True, warns=verdict.comparable is False)
             notes[named] = None
     return replace(evaluation, run=replace(record, notes=(*record.notes, *notes)))
 
@@ -331,9 +335,9 @@ def measure_statistics(
     check: Callable[[], None] = lambda: None,
     sampled: bool = False,
     stored: int | None = None,
-    known: str | os.PathLike[str] | Statistics | None = None,
+    known: StrPath | Statistics | None = None,
     part: str | None = None,
-    since: str | os.PathLike[str] | Statistics | None = None,
+    since: StrPath | Statistics | None = None,
 ) -> tuple[Statistics, NDArray[np.uint8] | None]:
     """Compute the statistics of a set, for `fidtool.compute_statistics` and the command line. A
     collective.
@@ -365,11 +369,13 @@ def measure_statistics(
         plan, measurer, contents = _prepare(run, requests, settings, True, before)
         (set_plan,) = plan.sets
         if set_plan.holds == "stream" and (part is not None or completes or grows):
-            problem = (
-                f"{set_plan.path} is an iterable, whose images have no names and cannot be read "
-                "again:"
+            raise mark_agreed(
+                InputError(
+                    f"{set_plan.path} is an iterable, whose images have no names and cannot be "
+                    "read again:",
+                    "pass a sequence of images",
+                )
             )
-            raise mark_agreed(InputError(problem, "pass a sequence of images"))
         sample = None
         if sampled:
             images = contents[set_plan].images

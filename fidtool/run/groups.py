@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, ResultWarning, option, prefix_errors
 from fidtool.names import format_count, shorten
-from fidtool.run.sets import FAKE, REAL, SetContent, SetPlan
+from fidtool.run.sets import FAKE, REAL, Contents, Role, SetContent, SetPlan
 from fidtool.settings.settings import Settings
 from fidtool.sources.image_set import (
     Numbered,
@@ -26,7 +26,6 @@ from fidtool.sources.image_set import (
 from fidtool.sources.labels import LABEL_NAMES, NO_LABELS, Labels, are_numbers
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.validation import File
 
 # A folder of the first images, of the next ones and so on, as StyleGAN's tool makes them; an
 # archive.
@@ -35,14 +34,6 @@ _NO_CLASS = re.compile(r"\d{5,}|.+\.(tar|tgz|zip)(\.\w+)?")
 Rows = NDArray[np.int64]
 Groups = Mapping[str, Sequence[Rows]]
 """Rows of the images of each group in the features of REAL and a FAKE."""
-
-
-class _Given(NamedTuple):
-    """The labels that are passed: of REAL, of the FAKEs, or of the sets whose images they name."""
-
-    of_real: Texts | None
-    of_fakes: Texts | None
-    shared: Texts | None = None
 
 
 class ClassMatch(NamedTuple):
@@ -55,7 +46,7 @@ class ClassMatch(NamedTuple):
 
 
 def add_groups(
-    contents: Mapping[SetPlan, SetContent], settings: Settings
+    contents: Contents, settings: Settings
 ) -> tuple[dict[SetPlan, SetContent], list[ResultWarning]]:
     """Return REAL and the FAKEs with the groups of their images, and warnings about classes that
     were matched by number. Images are only read where their labels are in the same items.
@@ -64,17 +55,14 @@ def add_groups(
         InputError: if the labels are of no set, or of another number of images; if values of each
             group are requested, but REAL and a FAKE have none in common.
     """
-    given = _read_settings(settings)
-    shared = given.shared
+    given, shared = _read_settings(settings)
     labelled = {}
     are_named = False
     for set_plan, content in contents.items():
         if {REAL, FAKE}.isdisjoint(set_plan.roles):  # the held-out set has no groups
             labelled[set_plan] = NO_LABELS
             continue
-        texts = given.of_fakes if FAKE in set_plan.roles else None
-        if REAL in set_plan.roles:
-            texts = given.of_real
+        texts = given.get(REAL if REAL in set_plan.roles else FAKE)
         if texts is not None:
             labelled[set_plan] = _take_labels(texts, set_plan, content)
             continue
@@ -87,27 +75,26 @@ def add_groups(
             are_named = True
     if shared is not None and not are_named:
         paths = " or ".join(set_plan.path for set_plan in contents)
-        raise InputError(f"{option('labels', shared.place)} does not match the images in {paths}")
-    are_passed = given.of_real is not None or given.of_fakes is not None
-    return _match_groups(contents, labelled, settings, are_passed)
+        raise InputError(f"{shared.named_setting} does not match the images in {paths}")
+    return _match_groups(contents, labelled, settings, bool(given))
 
 
-def _read_settings(settings: Settings) -> _Given:
+def _read_settings(settings: Settings) -> tuple[dict[Role, Texts], Texts | None]:
+    """Return the labels that are passed for REAL and for the FAKEs, or else those of the sets
+    whose images they name.
+    """
+    given: dict[Role, Texts] = {}
     if settings.per_folder:
-        return _Given(None, None)
-    of_real = _read_labels(settings.labels, "labels")
-    of_fakes = _read_labels(settings.labels_fake, "labels_fake")
-    if of_real is not None and of_real.place and of_fakes is None:
-        return _Given(None, None, of_real)
-    return _Given(of_real, of_fakes)
-
-
-def _read_labels(value: File | Iterable[str], setting: str) -> Texts | None:
-    if value is None:
-        return None
-    if isinstance(value, (str, os.PathLike)):
-        return read_texts(os.fspath(value), setting, "label", LABEL_NAMES)
-    return Texts("", setting, "label", {}, tuple(value))
+        return given, None
+    for role, setting in ((REAL, "labels"), (FAKE, "labels_fake")):
+        value = getattr(settings, setting)
+        if isinstance(value, (str, os.PathLike)):
+            given[role] = read_texts(os.fspath(value), setting, "label", LABEL_NAMES)
+        elif value is not None:
+            given[role] = Texts("", setting, "label", {}, tuple(value))
+    if REAL in given and given[REAL].place and FAKE not in given:
+        return {}, given[REAL]
+    return given, None
 
 
 def _may_name(texts: Texts, content: SetContent, known: Labels) -> bool:
@@ -125,9 +112,8 @@ def _take_labels(texts: Texts, set_plan: SetPlan, content: SetContent) -> Labels
     labels = _match_texts(texts, set_plan, content)
     if labels is not None:
         return Labels(labels)
-    named = option(texts.setting, texts.place or None)
     raise InputError(
-        f"{named} does not match the images in {set_plan.path}:",
+        f"{texts.named_setting} does not match the images in {set_plan.path}:",
         "write the paths of the images relative to their folder",
         "write one label per line, in the order of the images",
     )
@@ -146,8 +132,12 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
         if texts.listed and images.lines is not None:  # a list is the user's own order
             numbers = np.argsort(np.argsort(images.lines)).tolist()
         elif texts.listed:
-            problem = f"{option(texts.setting, texts.place or None)} has no paths"
-            check_name_order(problem, path, images.stored, "pass a table with a column named path")
+            check_name_order(
+                f"{texts.named_setting} has no paths",
+                path,
+                images.stored,
+                "pass a table with a column named path",
+            )
         return texts.for_images(path, images.prefix, images.stored, numbers, count)
     if not texts.listed:
         if file is None or file.pictures is None:
@@ -156,10 +146,11 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
         return texts.for_images(path, file.pictures.prefix, names, range(len(names)), len(names))
     count = content.size or len(texts.listed)  # an iterable's is only known at its end
     rows = Numbered(count)
+    numbers = range(count)
     if file is not None and file.order is not None:
-        found = max(file.found or 0, int(file.order.max()) + 1)
-        return texts.for_images(path, path, rows, file.order.tolist(), found)
-    return texts.for_images(path, path, rows, range(count), count)
+        numbers = file.order.tolist()
+        count = max(file.found or 0, int(file.order.max()) + 1)
+    return texts.for_images(path, path, rows, numbers, count)
 
 
 def _find_labels(content: SetContent, settings: Settings) -> Labels:
@@ -179,7 +170,7 @@ def _find_labels(content: SetContent, settings: Settings) -> Labels:
 
 
 def _match_groups(
-    contents: Mapping[SetPlan, SetContent],
+    contents: Contents,
     labelled: Mapping[SetPlan, Labels],
     settings: Settings,
     are_passed: bool,
@@ -262,10 +253,9 @@ def _refuse_groups(
     real: SetPlan, of_real: Labels, fake: SetPlan, of_fake: Labels, settings: Settings
 ) -> InputError:
     kind = settings.grouped_by
-    setting = f"per_{kind}"
     refused = InputError(
-        f"{option(setting, True)} compares images whose folder or label has the same name in both "
-        f"sets, but {real.path} has {_describe(of_real, kind)}, and {fake.path} has "
+        f"{option(f'per_{kind}', True)} compares images whose folder or label has the same name in "
+        f"both sets, but {real.path} has {_describe(of_real, kind)}, and {fake.path} has "
         f"{_describe(of_fake, kind)}:",
         f"put the images of each {kind} into folders of the same name in both sets",
     )
@@ -278,8 +268,7 @@ def _describe(labels: Labels, kind: str) -> str:
     names = sorted({*labels.of_images} - {""})
     if not names:
         return "none"
-    number = format_count(len(names), kind, "classes" if kind == "class" else "")
-    return f"{shorten(', '.join(names))} ({number})"
+    return f"{shorten(', '.join(names))} ({format_count(len(names), kind)})"
 
 
 def list_folders(names: Sequence[str], whole: bool) -> list[str]:
@@ -343,10 +332,10 @@ def group_rows(sets: Iterable[tuple[SetPlan, SetContent, Statistics]], seed: int
         rows = defaultdict[str, list[int]](list)
         for row in in_stored_order:
             rows[groups[row]].append(row)
-        side = {}
-        for name, own in rows.items():
-            side[name] = np.array(own)[canonical_order(len(own), seed)]
-        sides.append(side)
+        sides.append(
+            {name: np.array(own)[canonical_order(len(own), seed)] for name, own in rows.items()}
+        )
     nothing = np.zeros(0, dtype=np.int64)
-    names = sorted({*sides[0], *sides[1]})
-    return {name: [side.get(name, nothing) for side in sides] for name in names}
+    return {
+        name: [side.get(name, nothing) for side in sides] for name in sorted({*sides[0], *sides[1]})
+    }

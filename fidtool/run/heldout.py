@@ -64,7 +64,7 @@ class HeldoutComparer:
         real = training.statistics
         heldout = self.heldout.statistics
         warnings = [
-            *set_warnings({path: heldout}, ()),
+            *set_warnings(path, heldout, ()),
             *pair_warnings(real, path, heldout, frechet=False),
         ]
         same = 0 if self.distances is None else int((self.distances == 0).sum())

@@ -106,8 +106,7 @@ class RunNetworks:
                 check_matrix_products(settings, place)
             if of_inception:
                 del own[FEATURES]
-                dims = network.dims or max(INCEPTION_DIMS)
-                features = inception_definition(self._protocol, dims)
+                features = inception_definition(self._protocol, network.dims or max(INCEPTION_DIMS))
                 self.definitions[FEATURES] = features
                 if SPATIAL in set_needs(settings, REAL, FAKE).layers:
                     self.definitions[SPATIAL] = spatial_definition(features)

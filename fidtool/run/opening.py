@@ -32,6 +32,7 @@ from fidtool.run.sets import (
     HELDOUT,
     REAL,
     STORED,
+    Contents,
     RequestedSet,
     Role,
     SetContent,
@@ -81,7 +82,7 @@ class OpenedInputs:
     """
 
     sets: tuple[SetPlan, ...]
-    contents: Mapping[SetPlan, SetContent]
+    contents: Contents
     images: bool
     settings: Settings
     notes: tuple[str, ...]
@@ -154,8 +155,9 @@ def _open_sets(
             # With the files' network, CMMD may share FID's layer; and floats may become bytes in
             # another way.
             if contents[request].file is not None or completed.floats != settings.floats:
-                needs = set_needs(completed, *own)
-                contents[request] = open_set(request, completed, needs, console.say)
+                contents[request] = open_set(
+                    request, completed, set_needs(completed, *own), console.say
+                )
     drawn = _plan_sets(requests, roles, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
@@ -179,18 +181,15 @@ def _open_sets(
     )
 
 
-def _print_notes(
-    contents: Mapping[SetPlan, SetContent], notes: Sequence[str], console: Console
-) -> tuple[str, ...]:
+def _print_notes(contents: Contents, notes: Sequence[str], console: Console) -> tuple[str, ...]:
     """Print notes on the settings and on what is used of each set, and return them."""
     said = dict.fromkeys(notes, False)  # whether a program, which prints none of them, is warned
     for set_plan, content in contents.items():
-        path = set_plan.path
         if set_plan.holds == "both":
             use = "Fréchet distances use its mean and covariance, other metrics its images"
-            said[f"{path}: {use}"] = False
+            said[f"{set_plan.path}: {use}"] = False
         if content.images is not None and content.images.passed_over.note:
-            said[f"{path}: {content.images.passed_over.note}"] = True
+            said[f"{set_plan.path}: {content.images.passed_over.note}"] = True
     for note, warns in said.items():
         console.say(note, warns=warns)
     return tuple(said)
@@ -232,11 +231,11 @@ def complete_settings(
 
 def find_roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     """How floats became bytes, by the paths of the files that say so."""
-    ways = {}
-    for path, file in files.items():
-        if file.config and "float_to_byte" in file.config:
-            ways[path] = str(file.config["float_to_byte"])
-    return ways
+    return {
+        path: str(file.config["float_to_byte"])
+        for path, file in files.items()
+        if file.config and "float_to_byte" in file.config
+    }
 
 
 def _settings_from_files(
@@ -374,8 +373,10 @@ def _check_roles(path: str, content: SetContent, roles: Sequence[Role], settings
             raise InputError(f"{path} has statistics already:", "pass the images instead")
         pairs = set_needs(settings, STORED).pairs
         if pairs:
-            problem = f"{pairs[0].name} compares pairs of images, but there is only one set:"
-            raise not_computable_error(pairs[0], problem)
+            raise not_computable_error(
+                pairs[0],
+                f"{pairs[0].name} compares pairs of images, but there is only one set:",
+            )
     if REAL in roles and HELDOUT in roles:
         raise InputError(
             f"{option('heldout', path)} is REAL, which is the training set:",
@@ -429,8 +430,9 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Sa
     with prefix_errors(request.alias):
         content = _open_request(request, settings, needs, say)
     if request.alias and content.images is not None:
-        images = replace(content.images, path=request.alias, place=request.path)
-        return content._replace(images=images)
+        return content._replace(
+            images=replace(content.images, path=request.alias, place=request.path)
+        )
     return content
 
 
@@ -460,7 +462,9 @@ def _open_request(
     elif is_reference(path):
         content = _open_reference(path, settings, needs, say)
     else:
-        content = _open_path(path, settings, needs, say)
+        files = _open_single_file(path, settings.features, say)
+        stored = None if files is None else _open_statistics(path, files, settings, needs)
+        content = stored or SetContent(open_images(path, settings.recursive, settings.floats, say))
     if content.images is None or settings.frames == "first":
         return content
     from fidtool.reading.frames import expand_frames
@@ -509,12 +513,6 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Say) ->
     if reference.crop_fake not in ("", str(settings.crop_fake)):
         warning = ResultWarning("", f"{reference.name}: {reference.note}")
     return SetContent(images, file, warning, reference.name, sha256)
-
-
-def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Say) -> SetContent:
-    files = _open_single_file(path, settings.features, say)
-    content = None if files is None else _open_statistics(path, files, settings, needs)
-    return content or SetContent(open_images(path, settings.recursive, settings.floats, say))
 
 
 def _open_single_file(path: str, features: bool, say: Say) -> Files | None:
@@ -618,7 +616,7 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
     With ``real``, the others but ``heldout`` are FAKEs: none may be a published reference, which is
     of real images, but REAL's own.
     """
-    if list(paths).count(STDIN) > 1:
+    if paths.count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
         if path == STDIN:

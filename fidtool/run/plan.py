@@ -20,7 +20,7 @@ from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import RequestedMetric, metrics_all_omits
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
-from fidtool.result.values import Value, find_distance, list_values
+from fidtool.result.values import Definitions, Value, find_distance, list_values
 from fidtool.run.gates import find_baselines
 from fidtool.run.opening import OpenedInputs, find_roundings
 from fidtool.run.sets import FAKE, HELDOUT, REAL, SetPlan, set_needs
@@ -49,7 +49,7 @@ class Plan:
     settings: Settings
     sets: tuple[SetPlan, ...]
     distinct: tuple[SetPlan, ...]
-    definitions: Mapping[str, Definition | None]
+    definitions: Definitions
     values: tuple[Value, ...]
     batch_size: int
     notes: tuple[str, ...]
@@ -101,8 +101,11 @@ def select_computable(opening: OpenedInputs, console: Console) -> OpenedInputs:
     omitted = [*left_out]
     if opening.evaluates:  # their values are of a comparison, and in no statistics
         for requested in metrics_all_omits(opening.settings.selected_metrics):
-            name, title = requested.name, requested.title
-            omitted.append(NotComputed(name, title, requested.metric.by_name, requested=False))
+            omitted.append(
+                NotComputed(
+                    requested.name, requested.title, requested.metric.by_name, requested=False
+                )
+            )
     decided = {
         set_plan: replace(set_plan, needs=set_needs(settings, *set_plan.roles))
         for set_plan in opening.contents
@@ -159,8 +162,8 @@ def _check_optional(requested: RequestedMetric, opening: OpenedInputs, runs: boo
         parts[path] = _require_layer(path, file, requested.layer, title, of_real or of_fake)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
-        definitions = [part.definition for part in parts.values() if part.definition is not None]
-        definition = definitions[0] if definitions else None
+        stated = (part.definition for part in parts.values() if part.definition is not None)
+        definition = next(stated, None)
         metric.check(replace(facts, definition=definition, dims=part.dims, file=path))
     if opening.evaluates or metric.network() is not None:
         metric.obtain(opening.settings.network.weights, runs, None)
@@ -213,14 +216,12 @@ def find_omissions(
     return [describe_omission(requested, reason) for requested, reason in missing]
 
 
-def make_plan(
-    opening: OpenedInputs, measured: Mapping[str, Definition] | None, batch_size: int
-) -> Plan:
+def make_plan(opening: OpenedInputs, measured: Mapping[str, Definition], batch_size: int) -> Plan:
     """Return the plan of a run. A pure function, apart from reading the baseline.
 
     Args:
         opening: as `select_computable` returns it.
-        measured: definitions of the features that this run's networks compute; None if only
+        measured: definitions of the features that this run's networks compute; empty if only
             statistics are compared.
 
     Raises:
@@ -248,7 +249,7 @@ def make_plan(
         sets=opening.sets,
         distinct=tuple(opening.contents),
         definitions=definitions,
-        values=_list_values(definitions, settings, [*files.values()]),
+        values=list_values(definitions, settings, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
         warnings=tuple(warnings),
@@ -257,29 +258,11 @@ def make_plan(
     )
 
 
-def _list_values(
-    definitions: Mapping[str, Definition | None], settings: Settings, files: Sequence[Statistics]
-) -> tuple[Value, ...]:
-    """Return the values, each of which must have a key of its own."""
-    values = list_values(definitions, settings, files)
-    taken: dict[str, Value] = {}
-    for value in values:
-        if value.key in taken:
-            raise InputError(
-                f"two networks have values named {value.title}:",
-                "give each network its own name, Network(..., name=...)",
-                "give their files different names",
-                setting="extractor",
-            )
-        taken[value.key] = value
-    return values
-
-
 def check_agreement(
     files: Mapping[SetPlan, Statistics],
     settings: Settings,
-    measured: Mapping[str, Definition] | None,
-) -> tuple[dict[str, Definition | None], list[ResultWarning]]:
+    measured: Mapping[str, Definition],
+) -> tuple[Definitions, list[ResultWarning]]:
     """Check statistics files against the run's networks and against each other, before any image
     is read.
 
@@ -331,17 +314,17 @@ def _check_metrics(
     dims = facts.dims
     is_inception = stated is None and facts.extractor == "inception"
     if is_inception and protocol is not None and dims in INCEPTION_DIMS:
-        usual = inception_definition(find_protocol(protocol), dims)
-        facts = replace(facts, definition=usual)
+        facts = replace(facts, definition=inception_definition(find_protocol(protocol), dims))
     for metric in metrics:
         metric.check(facts)
         if stated is not None and metric.usual_network not in ("", stated.extractor):
-            text = (
+            yield ResultWarning(
+                "",
                 f"{metric.numbers[0].title} uses features of {stated.extractor} instead of "
                 f"{metric.usual_network}, its usual network: it is only comparable with values of "
-                "the same network"
+                "the same network",
+                "medium",
             )
-            yield ResultWarning("", text, "medium")
 
 
 def _layer_by_path(
@@ -360,8 +343,9 @@ def _layer_by_path(
         path = set_plan.path
         needs = set_plan.needs
         if set_plan.holds != "both" and layer in needs.layers:
-            per_image = layer in needs.features
-            parts[path] = _require_layer(path, file, layer, title, per_image, needs.order)
+            parts[path] = _require_layer(
+                path, file, layer, title, layer in needs.features, needs.order
+            )
         elif layer in file.layers:
             parts[path] = file.layers[layer]
     return parts
@@ -501,30 +485,32 @@ def _settings_without_effect(opening: OpenedInputs) -> Iterator[ResultWarning]:
         idle = _unused_with_files(opening)
         if idle:
             have = "has" if len(idle) == 1 else "have"
-            text = (
+            yield ResultWarning(
+                "",
                 f"{' and '.join(idle)} {have} no effect on the values, because only statistics "
-                "are compared"
+                "are compared",
             )
-            yield ResultWarning("", text)
     for images in sources:
         if images.warning is not None:
             yield images.warning
     others = ", ".join(images.path for images in sources if "folder" not in images.kind)
     if others and not settings.recursive:
-        recursive = option("recursive", False)
-        text = f"{recursive} has no effect on {others}: it only affects folders"
-        yield ResultWarning("", text)
+        yield ResultWarning(
+            "", f"{option('recursive', False)} has no effect on {others}: it only affects folders"
+        )
     if settings.features and not files:
-        text = f"{option('features', True)} has no effect: no set is a two-dimensional array"
-        yield ResultWarning("", text)
+        yield ResultWarning(
+            "", f"{option('features', True)} has no effect: no set is a two-dimensional array"
+        )
     yield from _floats_without_effect(opening, sources)
     for set_plan in files:
         for role in set_plan.roles:
             sampling = settings.sampling(role.num)
             values = {role.crop: getattr(settings, role.crop), sampling.setting: sampling.num}
             for name in filter(values.get, values):
-                text = f"{set_plan.path} has statistics: {option(name)} does not apply to it"
-                yield ResultWarning("", text)
+                yield ResultWarning(
+                    "", f"{set_plan.path} has statistics: {option(name)} does not apply to it"
+                )
 
 
 def _floats_without_effect(
@@ -543,17 +529,18 @@ def _floats_without_effect(
     if settings.float_to_byte is not None and not (may_have_floats and settings.floats):
         idle.append("float_to_byte")
     for name in idle:
-        text = f"{option(name)} has no effect: it only affects images of floats"
-        yield ResultWarning("", text)
+        yield ResultWarning("", f"{option(name)} has no effect: it only affects images of floats")
     ways = find_roundings({set_plan.path: file for set_plan, file in opening.files.items()})
     if settings.floats is not None:
         ways["this run"] = settings.rounding
     if len({*ways.values()}) > 1:
         where = ", ".join(f"{way} in {path}" for path, way in ways.items())
-        text = (
-            f"floats were converted to bytes in different ways ({option('float_to_byte')}): {where}"
+        yield ResultWarning(
+            "",
+            f"floats were converted to bytes in different ways ({option('float_to_byte')}): "
+            f"{where}",
+            "medium",
         )
-        yield ResultWarning("", text, "medium")
 
 
 def _unused_with_files(opening: OpenedInputs) -> list[str]:

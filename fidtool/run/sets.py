@@ -277,6 +277,10 @@ class SetPlan:
     needs: SetNeeds = SetNeeds()
 
 
+Contents = Mapping[SetPlan, SetContent]
+"""What each set of a run holds."""
+
+
 def order_by_partner(
     drawn: ImageSet,
     images: ImageSet,

@@ -132,8 +132,10 @@ def record_settings(settings: Settings) -> dict[str, Any]:
         values["captions"] = format_count(len(settings.captions), "caption")
     for name in ("labels", "labels_fake"):
         if isinstance(values[name], tuple):
-            of_classes = format_count(len({*values[name]}), "class", "classes")
-            values[name] = f"{format_count(len(values[name]), 'label')} of {of_classes}"
+            values[name] = (
+                f"{format_count(len(values[name]), 'label')} of "
+                f"{format_count(len({*values[name]}), 'class')}"
+            )
     custom = dict[str, Any]()
     for asked in settings.selected_metrics:
         metric = asked.metric

@@ -390,14 +390,13 @@ class StatisticsSettings(CheckSettings):
         metrics = sorted(
             self._all_metrics, key=lambda requested: names.index(requested.metric.name)
         )
-        selected = []
-        for requested in metrics:
-            selected.append(requested._replace(layer=self.metric_layer(requested.metric)))
+        selected = [
+            requested._replace(layer=self.metric_layer(requested.metric)) for requested in metrics
+        ]
         for layer, network in self.other_networks.items():
             for requested in metrics:
                 if requested.metric.per_network:
-                    other = requested._replace(layer=layer, network_name=network.subject)
-                    selected.append(other)
+                    selected.append(requested._replace(layer=layer, network_name=network.subject))
         return [requested for requested in selected if requested.name not in self.left_out]
 
     @property
@@ -593,11 +592,6 @@ class Settings(StatisticsSettings):
             for number in requested.metric.numbers
         )
         to_metrics = f"to {option('metrics')}"
-        add_fid = f"add fid {to_metrics}"
-        omit_no_diagnosis = f"omit {option('diagnose', False)}"
-        not_of_fid = "applies to the metric fid, which is not requested"
-        not_of_pairs = "applies to metrics of pairs, and none is requested"
-        without_duplicates = "needs the diagnosis, which looks for duplicates"
 
         def require(is_met: object, name: str, problem: str, remedy: str) -> None:
             if not is_met and getattr(self, name) not in (None, False):
@@ -616,10 +610,25 @@ class Settings(StatisticsSettings):
             f"add {option('uncertainty', True)}",
         )
         for name in ("max_duplicates", "uncertainty"):
-            require(self.diagnose, name, without_duplicates, omit_no_diagnosis)
+            require(
+                self.diagnose,
+                name,
+                "needs the diagnosis, which looks for duplicates",
+                f"omit {option('diagnose', False)}",
+            )
         for name in ("uncertainty", "influence", "plot"):
-            require(has_bars, name, not_of_fid, add_fid)
-        require(has_pairs, "pairs", not_of_pairs, f"add psnr {to_metrics}")
+            require(
+                has_bars,
+                name,
+                "applies to the metric fid, which is not requested",
+                f"add fid {to_metrics}",
+            )
+        require(
+            has_pairs,
+            "pairs",
+            "applies to metrics of pairs, and none is requested",
+            f"add psnr {to_metrics}",
+        )
         require(
             has_pairs or has_captions,
             "pairs_output",
@@ -662,8 +671,7 @@ class Settings(StatisticsSettings):
         if getattr(self, setting) is None:
             other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "")
             setting = "num"
-        num = getattr(self, setting)
-        return Sampling(num, self.seed, self.sample == "first", setting, other)
+        return Sampling(getattr(self, setting), self.seed, self.sample == "first", setting, other)
 
 
 ALL_SETTINGS = {

@@ -72,8 +72,14 @@ def list_images(named: SourceFiles) -> ImageSet:
     _, labels = split_common_folder(paths)
     for file, archive in enumerate(paths):
         with open_with_errors(named.files, file) as handle:
-            is_compressed |= not is_zip and _decompress(handle) is not handle
-            stored = _list_members(archive, is_zip, named.key, handle, passed_over)
+            if is_zip:
+                images = _list_zip(archive, named.key, handle, passed_over)
+            else:
+                is_compressed |= _decompress(handle) is not handle
+                images = _list_tar(named.key, handle, passed_over)
+            stored = sorted(images, key=attrgetter("start"))
+            if any("\0" in member.name for member in stored):
+                raise ValueError("a member's name contains a null character")
         _refuse_duplicates(archive, stored)
         prefix = f"{labels[file]}/" if len(paths) > 1 else ""
         names += [prefix + member.name for member in stored]
@@ -92,20 +98,6 @@ def list_images(named: SourceFiles) -> ImageSet:
     order = np.array(by_name, dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
     return ImageSet(named.path, kind, Names(names), prefix, reader, order, passed_over)
-
-
-def _list_members(
-    archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: IgnoredFiles
-) -> list[Member]:
-    """Return the images in the order in which they are stored."""
-    if is_zip:
-        images = _list_zip(archive, key, handle, passed_over)
-    else:
-        images = _list_tar(key, handle, passed_over)
-    members = sorted(images, key=attrgetter("start"))
-    if any("\0" in member.name for member in members):
-        raise ValueError("a member's name contains a null character")
-    return members
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
@@ -288,8 +280,10 @@ def _list_tar(key: str, handle: BinaryIO, passed_over: IgnoredFiles) -> Iterator
             continue
         problem = ""
         if is_link:
-            again = "create the archive again with --dereference and --hard-dereference"
-            problem = f"it is a link to {info.linkname}: {again}"
+            problem = (
+                f"it is a link to {info.linkname}: create the archive again with --dereference and "
+                "--hard-dereference"
+            )
         elif info.issparse():
             problem = "it is a sparse file: create the archive again without --sparse"
         yield Member(name, info.offset_data, info.size, problem=problem)

@@ -39,6 +39,7 @@ from fidtool.sources.arrays import (
 from fidtool.sources.contents import (
     ExtentReader,
     Files,
+    Numbers,
     Read,
     open_with_errors,
     pickle_error,
@@ -51,6 +52,8 @@ from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
 # Placeholder for dtypes that images cannot have.
 _UNKNOWN = np.dtype("V1")
+# The arrays or tensors in a file by name, which is empty for that of a file with only one.
+_Arrays = dict[str, StoredArray]
 # Maximum number of arrays that a message names.
 _MAX_NAMED = 8
 # NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have
@@ -80,7 +83,10 @@ def list_images(named: SourceFiles) -> ImageSet:
     arrays = []
     for file, name in enumerate(named.files.paths):
         with open_with_errors(named.files, file) as handle:
-            arrays.append(_find_images(name, handle, named.key))
+            stored = _read_headers(name, handle, named.key or SAMPLES)
+            chosen = _choose_array(name, stored, named.key)
+            what = f"{chosen} in {name}" if chosen else name
+            arrays.append(stored[chosen].check_images(what, handle.seek(0, io.SEEK_END)))
     reader = ArrayReader(named, arrays)
     counts = [array.shape[0] for array in arrays]
     if any(array.dtype != np.uint8 for array in arrays):
@@ -93,14 +99,7 @@ def list_images(named: SourceFiles) -> ImageSet:
     return make_image_set(named, kind, counts, reader)
 
 
-def _find_images(name: str, handle: BinaryIO, key: str) -> StoredArray:
-    arrays = _read_headers(name, handle, key or SAMPLES)
-    chosen = _choose_array(name, arrays, key)
-    what = f"{chosen} in {name}" if chosen else name
-    return arrays[chosen].check_images(what, handle.seek(0, io.SEEK_END))
-
-
-def read_arrays(files: Files) -> dict[str, StoredArray]:
+def read_arrays(files: Files) -> _Arrays:
     """Return the arrays or tensors in the first file by name; none if it is another file, or
     damaged.
     """
@@ -109,7 +108,7 @@ def read_arrays(files: Files) -> dict[str, StoredArray]:
     return {}
 
 
-def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
+def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> _Arrays:
     """Return the arrays or tensors in a file by name, which is empty if the file has only one.
 
     Of an archive of arrays that has the ``usual`` one, only this is returned.
@@ -126,7 +125,7 @@ def _read_headers(name: str, handle: BinaryIO, usual: str = "") -> dict[str, Sto
     return _read_torch_headers(name, handle)
 
 
-def _choose_array(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
+def _choose_array(name: str, arrays: _Arrays, key: str) -> str:
     """Return the name of the array of images: ``key``, else the only array, or the only one that
     may be it.
     """
@@ -136,9 +135,10 @@ def _choose_array(name: str, arrays: Mapping[str, StoredArray], key: str) -> str
         candidates = [key]
     if len(candidates) == 1 and candidates[0] in arrays:
         return candidates[0]
-    contained = []
-    for label, array in arrays.items():
-        contained.append(f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})")
+    contained = [
+        f"{label or 'one tensor'} ({array.kind or array.dtype} {array.shape})"
+        for label, array in arrays.items()
+    ]
     has = ", ".join(contained[:_MAX_NAMED]) or "no array or tensor"
     if len(contained) > _MAX_NAMED:
         has += f" and {len(contained) - _MAX_NAMED} more"
@@ -174,10 +174,11 @@ class ArrayReader(ExtentReader):
         image: NDArray[Any] = np.ndarray(
             array.shape[1:], array.dtype, data, strides=array.strides[1:]
         )
-        what = f"{self.files.paths[file]}[{row}]"
-        return to_pixels(to_hwc(image, array.axis), self._value_range, what)
+        return to_pixels(
+            to_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]"
+        )
 
-    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+    def read_labels(self, items: Numbers, requested: bool) -> Labels:
         count = len(self.file_index)
         for name, array in read_arrays(self.files).items():
             if name in LABEL_NAMES and array.shape == (count,) and array.dtype.kind in "iuU":
@@ -191,11 +192,11 @@ class ArrayReader(ExtentReader):
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
-def _read_npz_headers(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
+def _read_npz_headers(name: str, handle: BinaryIO, usual: str) -> _Arrays:
     """Return the arrays of an archive whose headers can be read, see `_read_headers`. Raises if
     there are none.
     """
-    arrays: dict[str, StoredArray] = {}
+    arrays: _Arrays = {}
     failure: Exception | None = None
     with zipfile.ZipFile(handle) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
@@ -225,7 +226,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, handle: BinaryIO) -
 # --- safetensors ----------------------------------------------------------------------------------
 
 
-def _read_safetensors_headers(handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_safetensors_headers(handle: BinaryIO) -> _Arrays:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names,
     # dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
@@ -260,7 +261,7 @@ def _safetensors_dtype(kind: str) -> np.dtype[Any]:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def _read_torch_headers(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
+def _read_torch_headers(name: str, handle: BinaryIO) -> _Arrays:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
         raise InputError(
@@ -275,8 +276,9 @@ def _read_torch_headers(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     try:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
-        remedy = "save a tensor of the images or a dict of tensors"
-        raise pickle_error(name, remedy, example=error) from None
+        raise pickle_error(
+            name, "save a tensor of the images or a dict of tensors", example=error
+        ) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):

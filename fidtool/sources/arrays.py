@@ -70,13 +70,13 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     if axes == 3:
         remedies.append("for a single image, use array[None]")
     elif is_vectors:
-        features = option("features", True)
-        remedies.append(f"`compute` takes features of images, NxD, with {features}")
+        remedies.append(f"`compute` takes features of images, NxD, with {option('features', True)}")
     if single:
         text = text.partition("x")[2]
         needed = needed.replace("N", "")
-    problem = f"{what} has the shape {text}; images must have the shape {needed}{hint}"
-    raise InputError(problem, *remedies)
+    raise InputError(
+        f"{what} has the shape {text}; images must have the shape {needed}{hint}", *remedies
+    )
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
@@ -339,8 +339,9 @@ class StoredArray:
         with open_with_errors(files, 0) as handle, self.open(handle) as stream:
             stream.seek(self.start)
             data = stream.read(self.end - self.start)
-        strides = self.strides or None
-        values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
+        values: NDArray[Any] = np.ndarray(
+            self.shape, self.dtype, data, strides=self.strides or None, order="F"
+        )
         return widen_bfloat16(values)
 
     @property

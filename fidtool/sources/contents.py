@@ -38,6 +38,8 @@ Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode;
 all `MISSING_FILE` for a missing file.
 """
+Numbers = NDArray[np.int64]
+"""Numbers of images in stored order."""
 STAMPED_AT_ONCE = 256
 """Number of files of which a thread asks for the stamps before it takes the next ones."""
 SLOW_SECONDS = 0.02
@@ -230,7 +232,7 @@ class Reader(abc.ABC):
         self.variant = variant
 
     @abc.abstractmethod
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         """Yield the contents of these images, whose numbers must ascend if they can only be read
         sequentially.
         """
@@ -241,7 +243,7 @@ class Reader(abc.ABC):
         """
         return self
 
-    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+    def read_labels(self, items: Numbers, requested: bool) -> Labels:
         """Return the labels that are stored with the images, at least those of ``items``; none if
         there are none, or if reading them takes time and they were not ``requested``.
         """
@@ -280,7 +282,7 @@ class Files(Reader):
         stamps = self.stamps if self.remote else self.stamps[:, :1].copy()
         return {**vars(self), "stamps": stamps, "_received": True}
 
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         return map(self.read_bytes, items.tolist())
 
     def read_bytes(self, file: int, start: int = 0, length: int | None = None) -> bytes | Exception:
@@ -358,8 +360,13 @@ def _stat_chunk(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     for row, path in enumerate(paths[start : start + STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
             status = os.stat(path)
-            times = (status.st_mtime_ns, status.st_ctime_ns)
-            stamps[row] = (status.st_size, *times, status.st_dev, status.st_ino)
+            stamps[row] = (
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_dev,
+                status.st_ino,
+            )
 
 
 def broken_link(path: str) -> str:
@@ -527,7 +534,7 @@ class ContainerReader(Reader):
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         """Yield these images of one file. May raise any exception if the file is damaged."""
 
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         for file, group in groupby(items.tolist(), lambda item: int(self.file_index[item])):
             inside = list(group)
             done = 0

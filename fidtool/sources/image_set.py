@@ -20,6 +20,7 @@ from fidtool.sources.contents import (
     MISSING_FILE,
     BadFile,
     Files,
+    Numbers,
     Read,
     Reader,
     ValueRange,
@@ -48,8 +49,8 @@ class SourceFiles:
     path: str
     files: Files
     prefix: str
-    key: str = ""
-    value_range: ValueRange | None = None
+    key: str
+    value_range: ValueRange | None
 
 
 class Sampling(NamedTuple):
@@ -199,11 +200,10 @@ class ImageSet:
         order = self.order
         if num is not None and num > len(self):
             raise sampling.too_few_error(f"{self.path} has {len(self)}")
-        if sampling.first:
-            first = np.arange(len(self))[:num]
-            if self.lines is not None:  # a list is the user's own order
-                first = np.sort(np.argsort(self.lines)[:num])
-            order = order[first]
+        if sampling.first and self.lines is not None:  # a list is the user's own order
+            order = order[np.sort(np.argsort(self.lines)[:num])]
+        elif sampling.first:
+            order = order[:num]
         return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def take_part(self, part: SetPart) -> ImageSet:
@@ -221,7 +221,7 @@ class ImageSet:
             part = replace(part, places=part.places[used], skipped=part.places[~used])
         return replace(self, order=self.order[used], part=part)
 
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> Numbers:
         """Return the number in stored order of each image, int64 array of shape (images,)."""
         return self.order.astype(np.int64)
 

@@ -95,8 +95,7 @@ def find_label_name(names: Iterable[object]) -> Any:
     folded: dict[str, object] = {}
     for name in names:
         folded.setdefault(fold(f"{name}"), name)
-    usual = [folded[name] for name in LABEL_NAMES if name in folded]
-    return usual[0] if usual else None
+    return next((folded[name] for name in LABEL_NAMES if name in folded), None)
 
 
 def check_labels(labels: Any, setting: str) -> Any:

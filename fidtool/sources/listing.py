@@ -108,8 +108,10 @@ def local_paths(path: str) -> list[str]:
     broken = broken_link(name)
     if broken:
         raise InputError(f"{name} is {broken}")
-    guesses = [f"did you mean {guess}?" for guess in find_similar_path(name)]
-    raise InputError(f"no such file or folder: {path}", *guesses)
+    raise InputError(
+        f"no such file or folder: {path}",
+        *(f"did you mean {guess}?" for guess in find_similar_path(name)),
+    )
 
 
 def list_shards(folder: str) -> list[str]:
@@ -120,15 +122,15 @@ def list_shards(folder: str) -> list[str]:
     """
     splits = _read_json_key(folder, "dataset_dict.json", "splits")
     if splits:
-        remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(
-            f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:", *remedies
+            f"{folder} is a DatasetDict of {format_count(len(splits), 'set')}:",
+            *(f"pass {os.path.join(folder, split)}" for split in splits),
         )
-    paths = []
-    for shard in _read_json_key(folder, "state.json", "_data_files"):
-        if isinstance(shard, dict) and "filename" in shard:
-            paths.append(os.path.join(folder, os.path.basename(shard["filename"])))
-    return paths
+    return [
+        os.path.join(folder, os.path.basename(shard["filename"]))
+        for shard in _read_json_key(folder, "state.json", "_data_files")
+        if isinstance(shard, dict) and "filename" in shard
+    ]
 
 
 def _read_json_key(folder: str, name: str, key: str) -> list[Any]:
@@ -289,6 +291,10 @@ _OBJECTS = 'write one object per line, such as {"path": "a.png"}'
 _DOWNLOAD_AGAIN = "download it again if a server sent an error in its place"
 # Maximum number of bytes in a line of a list. No system has longer paths.
 _MAX_LINE_BYTES = 1 << 16
+
+
+# The numbers of the lines of a table, and their values by column.
+Rows = Iterator[tuple[int, dict[str, Any]]]
 
 
 class ListEntry(NamedTuple):
@@ -471,7 +477,7 @@ def _columns_error(
     return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
 
 
-def read_rows(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(handle: BinaryIO, what: str, suffix: str) -> Rows:
     """Yield the numbers of the lines of a table, and their values by column, None where a row ends
     early.
 
@@ -487,7 +493,7 @@ def read_rows(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, d
     )
 
 
-def _read_json_lines(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(text: TextIO, what: str) -> Rows:
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
@@ -503,7 +509,7 @@ def _read_json_lines(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, A
         yield number, row
 
 
-def _read_csv_rows(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv_rows(text: TextIO, what: str, suffix: str) -> Rows:
     header = text.readline()
     if "\0" in header:
         raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")

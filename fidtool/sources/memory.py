@@ -32,6 +32,7 @@ from fidtool.sources.arrays import (
 from fidtool.sources.contents import (
     ContentError,
     Files,
+    Numbers,
     Read,
     Reader,
     ValueRange,
@@ -218,8 +219,10 @@ class Images:
 def _refuse_splits(name: str, images: Any) -> None:
     kind = type(images).__name__
     if kind in ("DatasetDict", "IterableDatasetDict"):
-        remedies = [f"pass its split {split!r}" for split in images]
-        raise InputError(f"{name} is of type {kind}, not a sequence of images:", *remedies)
+        raise InputError(
+            f"{name} is of type {kind}, not a sequence of images:",
+            *(f"pass its split {split!r}" for split in images),
+        )
 
 
 def _refuse_moments(images: Any) -> None:
@@ -436,10 +439,10 @@ class MemoryReader(Reader):
         self._value_range = value_range
         self.encoded = not hasattr(images, "ndim")
 
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         return map(self._content, items.tolist())
 
-    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+    def read_labels(self, items: Numbers, requested: bool) -> Labels:
         """Return the labels of a dataset: its column, its ``targets`` if some of the items agree
         with them, or those in its items, which are read for this.
         """

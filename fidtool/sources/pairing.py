@@ -18,6 +18,8 @@ SUFFIX = "suffix:"
 """Beginning of a value of ``pairs`` that names the end of the names of FAKE, or of REAL."""
 METHODS = ("name", "position", "number", "sorted")
 """The other values of ``pairs``."""
+# The number of each stored image of a set, by the key that it has in common with its partner.
+_Keys = Mapping[Any, int]
 
 
 def pair_images(
@@ -70,10 +72,10 @@ def pair_images(
         )
     partners = _match_partners(fake, real, fake_keys, real_keys, how)
     if how in ("number", "sorted"):
-        examples = []
-        for number in sorted({0, len(partners) // 2, len(partners) - 1}):
-            name = f"{fake.prefix}{fake.stored[partners[number]]}"
-            examples.append(f"{name} and {real.prefix}{real.stored[number]}")
+        examples = [
+            f"{fake.prefix}{fake.stored[partners[number]]} and {real.prefix}{real.stored[number]}"
+            for number in sorted({0, len(partners) // 2, len(partners) - 1})
+        ]
         say(f"pairs ({option('pairs', how)}) are, for example, {'; '.join(examples)}")
     return replace(fake, order=partners[real.order.astype(np.int64)])
 
@@ -92,7 +94,7 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
         check_name_order(position, images.path, images.stored, in_order)
 
 
-def _pairing_keys(images: ImageSet, how: str) -> Mapping[Any, int]:
+def _pairing_keys(images: ImageSet, how: str) -> _Keys:
     """The number of each stored image by the key that it has in common with its partner."""
     if how == "position":
         if images.lines is None:
@@ -127,8 +129,8 @@ def _last_numbers(images: ImageSet) -> dict[str, int]:
 def _match_partners(
     fake: ImageSet,
     real: ImageSet,
-    fake_keys: Mapping[Any, int],
-    real_keys: Mapping[Any, int],
+    fake_keys: _Keys,
+    real_keys: _Keys,
     how: str,
 ) -> NDArray[np.int64]:
     """The number in FAKE of the partner of each stored image of REAL."""
@@ -156,9 +158,7 @@ def _match_partners(
     return partners
 
 
-def _describe_unpaired(
-    images: ImageSet, keys: Mapping[Any, int], others: Mapping[Any, int]
-) -> Iterator[str]:
+def _describe_unpaired(images: ImageSet, keys: _Keys, others: _Keys) -> Iterator[str]:
     """Yield a description of the images whose keys the other set lacks, if there are any."""
     names = [images.stored[number] for key, number in keys.items() if key not in others]
     if names:

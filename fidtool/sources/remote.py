@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fidtool.errors import (
     FidtoolError,
@@ -41,6 +40,7 @@ from fidtool.sources.contents import (
     MAX_BYTES,
     ContentError,
     Files,
+    Numbers,
     Read,
     Reader,
     Stamps,
@@ -135,7 +135,7 @@ class RemoteFiles(Files):
             return True
         return not np.array_equal(stamp, self.stamps[file])
 
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: Numbers) -> Iterator[Read]:
         """Request objects, without a copy on this machine. As soon as one request has ended, the
         next begins.
 
@@ -223,8 +223,9 @@ def _download(url: str, path: Path, size: int) -> None:
             )
         os.replace(part, path)
     except OSError as error:
-        reason = format_reason(error)
-        raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
+        raise InputError(
+            f"{url} cannot be downloaded into {path.parent}: {format_reason(error)}"
+        ) from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -502,8 +503,9 @@ def _permanent_error(error: Exception, url: str) -> FidtoolError | ContentError 
             reason = f"the store returned HTTP status {status}: access denied"
             if is_hidden:
                 reason += " or no such repository"
-        scheme = url.partition("://")[0]
-        advice = _ADVICE.get(scheme, "check the address and the credentials for it")
+        advice = _ADVICE.get(
+            url.partition("://")[0], "check the address and the credentials for it"
+        )
         return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")

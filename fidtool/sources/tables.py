@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, missing_package
 from fidtool.sources.arrays import make_file_index, make_image_set
-from fidtool.sources.contents import ContainerReader, Files, Read, open_with_errors, to_content
+from fidtool.sources.contents import (
+    ContainerReader,
+    Files,
+    Numbers,
+    Read,
+    open_with_errors,
+    to_content,
+)
 from fidtool.sources.image_set import ImageSet, SourceFiles
 from fidtool.sources.kinds import file_suffix
 from fidtool.sources.labels import NO_LABELS, Labels, find_label_name
@@ -130,7 +137,7 @@ class _TableReader(ContainerReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_opened": {}}
 
-    def read_labels(self, items: NDArray[np.int64], requested: bool) -> Labels:
+    def read_labels(self, items: Numbers, requested: bool) -> Labels:
         if not requested:
             return NO_LABELS
         values: list[object] = []

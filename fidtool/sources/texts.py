@@ -35,6 +35,11 @@ class Texts:
     named: Mapping[str, str]
     listed: Sequence[str] = ()
 
+    @property
+    def named_setting(self) -> str:
+        """The setting with its value, if that is a table or folder, for messages."""
+        return option(self.setting, self.place or None)
+
     def for_images(
         self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int
     ) -> list[str] | None:
@@ -48,14 +53,13 @@ class Texts:
             InputError: if some have none, or the table has another number of rows than the set has
                 images.
         """
-        named = option(self.setting, self.place or None)
         texts: list[str | None] = []
         if self.listed:
             if len(self.listed) != count:
                 without = " without paths of images" if self.place else ""
                 raise InputError(
-                    f"{named} has {format_count(len(self.listed), self.what)}{without}, but {path} "
-                    f"has {format_count(count, 'image')}"
+                    f"{self.named_setting} has {format_count(len(self.listed), self.what)}"
+                    f"{without}, but {path} has {format_count(count, 'image')}"
                 )
             texts.extend(self.listed[number] for number in numbers)
         else:
@@ -66,8 +70,8 @@ class Texts:
             return None
         if missing:
             raise InputError(
-                f"{named} has no {self.what} for {format_count(len(missing), 'image')} of {path} "
-                f"({missing[0]})"
+                f"{self.named_setting} has no {self.what} for "
+                f"{format_count(len(missing), 'image')} of {path} ({missing[0]})"
             )
         return [text for text in texts if text]
 
@@ -84,28 +88,25 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             different texts.
     """
     with prefix_errors(setting=setting), explain_errors(place):
-        return _read_texts(place, setting, what, columns)
-
-
-def _read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> Texts:
-    if isdir(place):
-        named = {}
-        for file in Path(place).rglob("*.txt"):
-            stem = str(file.relative_to(place).with_suffix(""))
-            named[stem] = _check_utf8(_read_text(file).strip(), str(file))
-        return Texts(place, setting, what, named)
-    suffix = splitext(place)[1].lower()
-    if suffix == TEXT:
-        listed = []
-        for number, line in enumerate(StringIO(_read_text(place)), 1):
-            listed.append(_check_utf8(line.strip(), f"{place}, line {number}"))
-        return Texts(place, setting, what, {}, listed)
-    if suffix not in TABLES:
-        raise InputError(
-            f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with one "
-            f"{what} per line, or a folder of such files"
-        )
-    return _read_text_table(place, suffix, setting, what, columns)
+        if isdir(place):
+            named = {}
+            for file in Path(place).rglob("*.txt"):
+                stem = str(file.relative_to(place).with_suffix(""))
+                named[stem] = _check_utf8(_read_text(file).strip(), str(file))
+            return Texts(place, setting, what, named)
+        suffix = splitext(place)[1].lower()
+        if suffix == TEXT:
+            listed = [
+                _check_utf8(line.strip(), f"{place}, line {number}")
+                for number, line in enumerate(StringIO(_read_text(place)), 1)
+            ]
+            return Texts(place, setting, what, {}, listed)
+        if suffix not in TABLES:
+            raise InputError(
+                f"{option(setting, place)} must be a table ({', '.join(TABLES)}), a {TEXT} with "
+                f"one {what} per line, or a folder of such files"
+            )
+        return _read_text_table(place, suffix, setting, what, columns)
 
 
 def _read_text_table(

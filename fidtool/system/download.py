@@ -178,8 +178,9 @@ class RemoteFile:
             content_range = self._response.headers.get("Content-Range") or ""
             part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
             if part is None or int(part[1]) != first:
-                sent = f"the server returned {content_range!r}"
-                raise ValueError(f"{sent} for the bytes from {first} on")
+                raise ValueError(
+                    f"the server returned {content_range!r} for the bytes from {first} on"
+                )
             size = int(part[3])
             end = int(part[2]) + 1
         if self._answered and size != self.size:

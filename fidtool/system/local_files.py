@@ -19,6 +19,7 @@ from fidtool.system.background import call_with_timeout
 from fidtool.system.cache_dir import open_descriptor
 
 T = TypeVar("T")
+StrPath = str | os.PathLike[str]
 
 READ_SECONDS = 1800.0
 """Time in which a file must be read, the default of ``timeout``: a command before a pipe may need
@@ -50,7 +51,7 @@ def check_file(path: str, origin: str, kind: str = "file") -> None:
         raise InputError(f"no {kind} {path} (from {origin})")
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: StrPath) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
@@ -64,7 +65,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return handle
 
 
-def read_file(path: str | os.PathLike[str], seconds: float = READ_SECONDS) -> bytes:
+def read_file(path: StrPath, seconds: float = READ_SECONDS) -> bytes:
     """Return the content of a file, or of a pipe such as a shell's ``<(command)``, for which it
     waits this long.
 
@@ -92,14 +93,13 @@ def read_with_timeout(what: str, work: Callable[[], T], seconds: float) -> T:
         return call_with_timeout(work, seconds)
     except TimeoutError:
         what = " and ".join(_reading) or what
-        limit = f"within {seconds:g} s ({option('timeout')})"
         raise RunError(
-            f"{what} could not be read {limit}: no response from the storage, or from a pipe's "
-            "writer"
+            f"{what} could not be read within {seconds:g} s ({option('timeout')}): no response "
+            "from the storage, or from a pipe's writer"
         ) from None
 
 
-def _read(path: str | os.PathLike[str], seconds: float) -> bytes:
+def _read(path: StrPath, seconds: float) -> bytes:
     number = open_descriptor(Path(path))
     named = number is None
     with _open_nonblocking(path) if number is None else open(os.dup(number), "rb") as handle:
@@ -126,7 +126,7 @@ def _drain_pipe(descriptor: int, seconds: float) -> bytes:
     raise OSError(errno.EIO, f"it is a pipe to which nothing was written for {seconds:g} s")
 
 
-def _open_nonblocking(path: str | os.PathLike[str]) -> BinaryIO:
+def _open_nonblocking(path: StrPath) -> BinaryIO:
     try:
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))
     except ValueError as error:

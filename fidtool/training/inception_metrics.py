@@ -177,9 +177,11 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         settings = feature_settings(self._network.definition, self.device, world)
         context = MetricContext(settings, lambda: self._classifier)
         values = metric.compute(real, fake, context)
-        warnings = context.said
+        warnings: list[ResultWarning] = []
         if metric.frechet:
-            warnings = set_warnings({images.path: images.statistics for images in sets}) + warnings
+            for images in sets:
+                warnings += set_warnings(images.path, images.statistics)
+        warnings += context.said
         values, warnings = world.broadcast((values, merge_warnings(warnings)))
         return Result(
             {name: values[name] for name in self._names if name in values},

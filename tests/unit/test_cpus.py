@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -120,7 +121,8 @@ def test_omp_num_threads_limits_a_rank(
     environ: Mapping[str, str], ranks: int, threads: int
 ) -> None:
     """But not the 1 that torchrun sets by itself for several processes."""
-    assert available_threads(ranks, environ) == threads
+    with mock.patch.dict(os.environ, environ, clear=True):
+        assert available_threads(ranks) == threads
 
 
 def test_the_threads_of_the_distance_do_not_depend_on_ranks_or_launcher(

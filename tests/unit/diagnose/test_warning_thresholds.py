@@ -38,7 +38,7 @@ def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     ("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)]
 )
 def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None) -> None:
-    found = set_warnings({"real": statistics(count)})
+    found = [*set_warnings("real", statistics(count))]
     assert [words in str(each) for each in found if words] == [True] * len(found)
     assert len(found) == (words is not None)
 
@@ -48,13 +48,15 @@ def test_too_few_images_in_several_sets() -> None:
         ((50, 50), ["a, b (only 50 images)"]),
         ((50, 40, 65), ["a (only 50 images)", "b (only 40 images)"]),
     ):
-        sets = {name: statistics(count) for name, count in zip("abc", counts, strict=False)}
-        found = merge_warnings(set_warnings(sets))
+        every = []
+        for name, count in zip("abc", counts, strict=False):
+            every += set_warnings(name, statistics(count))
+        found = merge_warnings(every)
         assert [str(each).partition(": too few for 64 dimensions: ")[0] for each in found] == named
         assert {each.severity for each in found} == {"high"}
 
 
 @pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped", "bands"])
 def test_a_single_image_with_a_property_is_reported(trait: str) -> None:
-    (found,) = set_warnings({"real": statistics(100, **{trait: 1})})
+    (found,) = set_warnings("real", statistics(100, **{trait: 1}))
     assert str(found).startswith("real: 1 ")

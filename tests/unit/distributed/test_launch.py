@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from fidtool.distributed.launch import Launch, discover, will_be_restarted
+import os
+from collections.abc import Mapping
+from unittest import mock
+
+from fidtool.distributed import launch
+from fidtool.distributed.launch import Launch
 from support.goldens import Golden
+
+
+def discover(environ: Mapping[str, str]) -> Launch:
+    with mock.patch.dict(os.environ, environ, clear=True):
+        return launch.discover()
+
+
+def will_be_restarted(environ: Mapping[str, str]) -> bool:
+    with mock.patch.dict(os.environ, environ, clear=True):
+        return launch.will_be_restarted()
+
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 

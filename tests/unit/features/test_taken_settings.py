@@ -83,4 +83,4 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     with pytest.raises(
         InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"
     ):
-        check_agreement(sets, settings, None)
+        check_agreement(sets, settings, {})

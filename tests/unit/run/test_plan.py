@@ -32,7 +32,7 @@ def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[
     console, sets = Console(), name_sets(*((source, "set") for source in sources))
     opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
     opening = select_computable(opening, console)
-    return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening
+    return make_plan(opening, {FEATURES: DEFINITION} if opening.images else {}, 8), opening
 
 
 def statistics(dims: int = 2048) -> fidtool.Statistics:

@@ -8,14 +8,13 @@ and its threads. The products are added to int64 totals, and int64 totals to eac
 the same bits in any order. Products are first added in float64 while the squares of the rows show
 that this is exact, which is usually the case for a whole set.
 
-On a GPU, the host does not wait for facts about the rows, such as the largest value. Until it has
-read them, it assumes the largest squares that the range allows.
+On a GPU, the host does not wait for facts about the rows, such as the largest value. It then
+assumes the largest squares that the range allows.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 
 import numpy as np
 import torch
@@ -34,9 +33,8 @@ exact.
 """
 MIN_BITS = 11
 """Bits that features must have on average in units of their step."""
-# Number of rows that are multiplied at a time: half of the 128 whose Gram matrix is always exact,
-# so that it can be added to one of known squares.
-_ROWS = 64
+# Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53.
+_ROWS = 128
 _LARGEST_SQUARE = 2.0 ** (2 * INTEGER_BITS)
 # Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums,
 # Gram matrix, covariances of both sets, and their products.
@@ -149,13 +147,11 @@ class ExactMoments:
         # million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
-        # The Gram matrix of the latest rows, in float64. Its entries are bounded by the squares of
-        # these rows, as far as the host has read them, and by the number of all others.
+        # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
-        self._unread_rows = 0
-        # Facts about rows that the host has not read, in the order of the rows.
-        self._unread = deque[HostCopy]()
+        # Facts about rows that the host has not read.
+        self._unread: list[HostCopy] = []
         # In units of the step, of features that are not 0: the largest, the sum of the bit lengths,
         # and their number.
         self._largest = 0.0
@@ -174,10 +170,6 @@ class ExactMoments:
                 self._add_rows(rows)
 
     def _add_rows(self, rows: torch.Tensor) -> None:
-        while self._unread and self._unread[0].is_ready:
-            self._read_facts()
-        if not self._has_room(len(rows)):
-            self._spill()
         integers = rows.round()
         facts = [
             rows.abs().amax(),  # propagates NaN
@@ -185,23 +177,31 @@ class ExactMoments:
             torch.count_nonzero(rows),
             integers.square().sum(0).max(),
         ]
+        copy = HostCopy(torch.stack([fact.double() for fact in facts]))
+        reach = len(rows) * _LARGEST_SQUARE
+        if copy.is_ready:
+            reach = self._read_facts(copy)
+        else:
+            self._unread.append(copy)
+        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
+        # diagonal entry.
+        if self._reach + reach > _EXACT:
+            self._spill()
+        self._reach += reach
         if self._recent is None:
             self._recent = integers.T @ integers
         else:
             self._recent.addmm_(integers.T, integers)
         self._sum += integers.sum(0).to(torch.int64)
         self.count += len(rows)
-        self._unread_rows += len(rows)
-        # Last, so that the rows are in the sums when the facts are ready.
-        self._unread.append(HostCopy(torch.stack([fact.double() for fact in facts])))
 
-    def _has_room(self, count: int) -> bool:
-        """Whether sums in float64 are exact with so many more rows of any values in range.
-
-        By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
-        diagonal entry.
-        """
-        return self._reach + (self._unread_rows + count) * _LARGEST_SQUARE <= _EXACT
+    def _read_facts(self, copy: HostCopy) -> float:
+        """Note facts about rows, and return the largest sum of their squares."""
+        largest, bits, nonzero, reach = copy.wait().tolist()
+        self._largest = float(np.maximum(largest, self._largest))  # propagates NaN
+        self._bits += int(bits)
+        self._nonzero += int(nonzero)
+        return float(reach)
 
     def check_range(self) -> None:
         """Check that all features can be added exactly. This waits for all that were added.
@@ -211,8 +211,9 @@ class ExactMoments:
                 remedy. All later calls raise it again, because the features added together with it
                 are lost.
         """
-        while self._unread:
-            self._read_facts()
+        for copy in self._unread:
+            self._read_facts(copy)
+        self._unread.clear()
         largest = self._largest
         step = self.feature_step
         if largest < 2.0**INTEGER_BITS - 0.5:
@@ -225,15 +226,6 @@ class ExactMoments:
             self._setting,
             suggest_step(step, largest),
         )
-
-    def _read_facts(self) -> None:
-        largest, bits, nonzero, reach = self._unread.popleft().wait().tolist()
-        self._largest = float(np.maximum(largest, self._largest))  # propagates NaN
-        self._bits += int(bits)
-        self._nonzero += int(nonzero)
-        self._reach += reach
-        if not self._unread:
-            self._unread_rows = 0
 
     def to(self, device: torch.device) -> None:
         """Move the sums to another device, which must support float64."""
@@ -255,7 +247,6 @@ class ExactMoments:
             self._carry()
             self._recent = None
             self._reach = 0.0
-            self._unread_rows = 0
 
     def _carry(self) -> None:
         """Move the upper bits of the low limb to the high limb, without changing the value."""

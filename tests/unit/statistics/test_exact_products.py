@@ -74,7 +74,7 @@ def test_products_on_an_accelerator_are_as_large_as_those_of_a_run() -> None:
     shapes: list[tuple[int, ...]] = []
     with FakeTensorMode(), Shapes(), pytest.raises(DataDependentOutputException):
         check_exact_products(torch.device("cuda"))
-    assert shapes == [(2048, 64, 2048), (2048, 2048, 2048)]
+    assert shapes == [(2048, 128, 2048), (2048, 2048, 2048)]
 
 
 def test_runs_and_metrics_check_their_device(monkeypatch: pytest.MonkeyPatch) -> None:

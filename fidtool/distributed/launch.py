@@ -12,7 +12,6 @@ import re
 import sys
 import time
 import zlib
-from os import environ
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,15 +45,15 @@ class Launch(NamedTuple):
 def will_be_restarted() -> bool:
     """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
     try:
-        restarts = int(environ["TORCHELASTIC_RESTART_COUNT"])
-        return restarts < int(environ["TORCHELASTIC_MAX_RESTARTS"])
+        restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        return restarts < int(os.environ["TORCHELASTIC_MAX_RESTARTS"])
     except (KeyError, ValueError):
         return False
 
 
 def launcher_serves_store() -> bool:
     """Whether torchrun serves the rendezvous store; otherwise rank 0 does."""
-    return environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def lost_store(reason: str, cause: str) -> str:
@@ -64,7 +63,7 @@ def lost_store(reason: str, cause: str) -> str:
 
 def restart_count() -> str:
     """Number of times that torchrun has restarted the ranks."""
-    return environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def discover() -> Launch:
@@ -79,10 +78,10 @@ def discover() -> Launch:
     has_group = program is not None and program.is_available() and program.is_initialized()
     launch = Launch()
     try:
-        if "RANK" in environ or "WORLD_SIZE" in environ:
+        if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
             launch = _from_torchrun()
-        elif "SLURM_PROCID" in environ and (
-            "SLURM_STEP_NUM_TASKS" in environ or "SLURM_NTASKS" in environ
+        elif "SLURM_PROCID" in os.environ and (
+            "SLURM_STEP_NUM_TASKS" in os.environ or "SLURM_NTASKS" in os.environ
         ):
             launch = _from_slurm()
     except LaunchError:
@@ -119,12 +118,14 @@ def single_process() -> Launch:
 
 
 def _integer(name: str, default: int | None = None) -> int:
-    if name not in environ and default is not None:
+    if name not in os.environ and default is not None:
         return default
     try:
-        return int(environ[name])
+        return int(os.environ[name])
     except (KeyError, ValueError):
-        problem = f"must be a number, not {environ[name]!r}" if name in environ else "is not set"
+        problem = (
+            f"must be a number, not {os.environ[name]!r}" if name in os.environ else "is not set"
+        )
         raise LaunchError(
             f"the environment variable {name} {problem}",
             "launch with torchrun",
@@ -137,7 +138,7 @@ def _from_torchrun() -> Launch:
     rank = _integer("RANK")
     if world_size <= 1:
         return Launch(rank, world_size)
-    if not ("MASTER_ADDR" in environ and "MASTER_PORT" in environ):
+    if not ("MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ):
         raise LaunchError(
             f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set",
             "set them to rank 0's host and a free port on it",
@@ -147,25 +148,25 @@ def _from_torchrun() -> Launch:
     # one machine.
     local_rank = _integer("LOCAL_RANK", rank)
     local_world_size = _integer("LOCAL_WORLD_SIZE", world_size)
-    store = environ["MASTER_ADDR"], _integer("MASTER_PORT")
+    store = os.environ["MASTER_ADDR"], _integer("MASTER_PORT")
     return Launch(rank, world_size, local_rank, local_world_size, store)
 
 
 def _from_slurm() -> Launch:
     # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun
     # sets the step's.
-    name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in os.environ else "SLURM_NTASKS"
     world_size = _integer(name)
     rank = _integer("SLURM_PROCID")
     local_rank = _integer("SLURM_LOCALID", rank)
     node_count = _integer("SLURM_STEP_NUM_NODES", _integer("SLURM_NNODES", 1))
     local_world_size = -(-world_size // max(1, node_count))  # srun spreads them evenly
-    address = environ.get("MASTER_ADDR", "")
+    address = os.environ.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
         address = _first_node()
     # Every rank derives the same port from the job and step; two jobs on one node get different
     # ports.
-    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    job = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
     store = (
         address or "127.0.0.1",
         _integer("MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000),
@@ -177,7 +178,7 @@ def _from_slurm() -> Launch:
 def _first_node() -> str:
     """Return the host of rank 0: the first of a list such as ``gpu[007-012,20],login1``."""
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        nodes = environ.get(name, "").strip()
+        nodes = os.environ.get(name, "").strip()
         if nodes:
             # A prefix, the first number in brackets, and what follows them.
             pattern = r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*"
@@ -215,8 +216,12 @@ def available_threads(ranks: int = 1) -> int:
     """
     cores = available_cores(ranks)
     # Further numbers are for nested regions.
-    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if first == "1" and "TORCHELASTIC_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") != "1":
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if (
+        first == "1"
+        and "TORCHELASTIC_RUN_ID" in os.environ
+        and os.environ.get("LOCAL_WORLD_SIZE") != "1"
+    ):
         return cores  # torchrun sets 1 for several processes by itself
     if re.fullmatch(r"0*[1-9][0-9]*", first):
         return min(cores, int(first))

@@ -497,17 +497,18 @@ def check_extractor(choice: NetworkChoice) -> None:
     if choice.tuned:
         decides = f"{extractor} has 2048 features"
     known_size = f"applies to exported programs only; the input size of {extractor} is known"
-    for setting, is_allowed, problem in (
+    own_weights = (
+        "applies to Inception and published networks only; a custom network comes with its own "
+        "weights"
+    )
+    takes_weights = inception or choice.tuned or choice.published
+    rules = (
         ("dims", inception, f"selects a layer of Inception; {decides}"),
         ("input_size", is_program(extractor), fixed if inception else known_size),
         ("feature_step", not inception, fixed),
-        (
-            "weights",
-            inception or choice.tuned or choice.published,
-            "applies to Inception and published networks only; a custom network comes with its own "
-            "weights",
-        ),
-    ):
+        ("weights", takes_weights, own_weights),
+    )
+    for setting, is_allowed, problem in rules:
         if getattr(choice, setting) is not None and not is_allowed:
             raise InputError(f"{choice.option(setting)} {problem}")
 

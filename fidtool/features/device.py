@@ -24,7 +24,7 @@ from fidtool.validation import TorchDevice
 # less idle time at the end of a set.
 _CPU_BATCH = 8
 _GPU_BATCH = 64
-# Number of pieces of images in pinned memory.
+# Largest number of copies to a GPU that are pending.
 _MAX_UPLOADS = 4
 # Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread
 # can therefore supply about 30 forward threads without workers.
@@ -114,10 +114,12 @@ class Uploads:
             return tensor.to(self._device)
         if len(self._pending) == _MAX_UPLOADS:
             self._pending.popleft().synchronize()
-        # Pinned memory is limited on some systems. torch keeps it until the copy has been made.
-        with contextlib.suppress(RuntimeError):
-            tensor = tensor.pin_memory()
-        copied = tensor.to(self._device, non_blocking=True)
+        try:
+            pinned = tensor.pin_memory()
+        except RuntimeError:  # it is limited on some systems
+            return tensor.to(self._device)
+        # torch keeps pinned memory until the copy has been made.
+        copied = pinned.to(self._device, non_blocking=True)
         self._pending.append(_record_event(copied))
         return copied
 

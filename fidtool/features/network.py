@@ -134,7 +134,7 @@ def freeze(module: nn.Module) -> nn.Module:
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
 
 
-@dataclass
+@dataclass(eq=False)
 class _SavedTensor:
     """A parameter or a buffer of a module, its values, and those of its gradient, if it has one."""
 

@@ -116,8 +116,8 @@ def decode_batch(
     batch: Batch,
     memory: WorkerMemory | None = None,
 ) -> Piece:
-    """Decode the first images of a batch, until their pixels fill `AT_ONCE_BYTES`; in a worker, to
-    its ``memory``.
+    """Decode the first images of a batch, until their pixels fill `AT_ONCE_BYTES`. A worker
+    writes them into its ``memory``.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
@@ -189,6 +189,7 @@ def _fill_piece(
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
         piece.records = make_records(images, _select_detailed(source, piece))
+    # In a worker, they are in its memory already.
     if images and options.pixels and not piece.pixels.size:
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.
@@ -323,7 +324,7 @@ def _can_be_sent(batch: Batch) -> bool:
     return all(isinstance(content, (bytes, Frame)) for _, content in batch.contents or ())
 
 
-@dataclass
+@dataclass(eq=False)
 class _TaskLoader:
     """Decodes tasks, which are batches or parts of them, in workers or in this process.
 
@@ -335,8 +336,8 @@ class _TaskLoader:
     decode: Callable[[Batch], Piece]
     workers: Workers[Batch, Piece] | None
     patience: float
-    images_per_task: int = 1
-    failure: Exception | None = None
+    images_per_task: int = field(default=1, init=False)
+    failure: Exception | None = field(default=None, init=False)
 
     def divide(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:

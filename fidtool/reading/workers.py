@@ -38,7 +38,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 KEPT_BYTES = 1 << 25
-"""Size of a buffer. The memory of larger ones is returned to the system while it is not in use."""
+"""Usual size of a buffer. The memory of larger ones is returned to the system while it is not in
+use.
+"""
 DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 
@@ -101,7 +103,8 @@ class Workers(Generic[Task, Result]):
     """Computes one result per task. The workers take turns, and their number does not change the
     results.
 
-    ``work`` gets the task, and memory that both processes map, in which arrays need not be sent.
+    ``work`` gets the task, and memory that both processes map: of arrays in it, only the places are
+    sent.
 
     Each worker has its own pipe, which breaks when the worker dies, and on which the system limits
     each wait to ``patience`` seconds. The workers of a `concurrent.futures.ProcessPoolExecutor`
@@ -138,8 +141,7 @@ class Workers(Generic[Task, Result]):
             worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
 
     def receive(self) -> tuple[Result, Buffer]:
-        """Return the result of the oldest task, and the buffer of the arrays that were allocated
-        for it.
+        """Return the result of the oldest task, and the buffer that holds its arrays.
 
         Raises a RunError if its worker died, raised an exception, or took too long.
         """

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from fidtool.names import fold, unknown_name_error
 
@@ -103,8 +102,23 @@ def _read_table() -> list[PublishedValue]:
 
 
 def _parse_row(row: dict[str, str]) -> PublishedValue:
-    values: dict[str, Any] = {**row, "fid": float(row["fid"]), "year": int(row["year"])}
-    values["images"] = int(row["images"]) if row["images"] else None
-    for name in ("inception_score", "precision", "recall"):
-        values[name] = float(row[name]) if row[name] else None
-    return PublishedValue(**values)
+    return PublishedValue(
+        reference=row["reference"],
+        protocol=row["protocol"],
+        model=row["model"],
+        fid=float(row["fid"]),
+        inception_score=_parse_number(row["inception_score"]),
+        precision=_parse_number(row["precision"]),
+        recall=_parse_number(row["recall"]),
+        images=int(row["images"]) if row["images"] else None,
+        guidance=row["guidance"],
+        year=int(row["year"]),
+        repository=row["repository"],
+        commit=row["commit"],
+        lines=row["lines"],
+        read=row["read"],
+    )
+
+
+def _parse_number(text: str) -> float | None:
+    return float(text) if text else None

@@ -79,8 +79,8 @@ class Extraction:
     Without networks, only the images' records are collected. The work of all ranks is counted in
     ``work`` on rank 0, by the fields of `fidtool.settings.record.RunRecord`.
 
-    With ``pairs``, the images are compared with their partners; ``of_partner`` has the layers of
-    the partners whose statistics are collected in the same pass, see `Accumulator`.
+    With ``pairs``, the images are compared with their partners; ``partner_layers`` are those of the
+    partners whose statistics are collected in the same pass, see `Accumulator`.
     """
 
     context: RunContext
@@ -282,7 +282,9 @@ class Extraction:
                     advance(done)
                     done = 0
                 if context.world.must_stop():
-                    return
+                    break
+            if context.world.must_stop():
+                return
             with context.busy("moments"):
                 finish()
         if self._gpu_timer is not None:

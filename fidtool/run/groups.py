@@ -146,11 +146,10 @@ def _match_texts(texts: Texts, set_plan: SetPlan, content: SetContent) -> list[s
         return texts.for_images(path, file.pictures.prefix, names, range(len(names)), len(names))
     count = content.size or len(texts.listed)  # an iterable's is only known at its end
     rows = Numbered(count)
-    numbers = range(count)
     if file is not None and file.order is not None:
-        numbers = file.order.tolist()
-        count = max(file.found or 0, int(file.order.max()) + 1)
-    return texts.for_images(path, path, rows, numbers, count)
+        found = max(file.found or 0, int(file.order.max()) + 1)
+        return texts.for_images(path, path, rows, file.order.tolist(), found)
+    return texts.for_images(path, path, rows, range(count), count)
 
 
 def _find_labels(content: SetContent, settings: Settings) -> Labels:
@@ -332,10 +331,10 @@ def group_rows(sets: Iterable[tuple[SetPlan, SetContent, Statistics]], seed: int
         rows = defaultdict[str, list[int]](list)
         for row in in_stored_order:
             rows[groups[row]].append(row)
-        sides.append(
-            {name: np.array(own)[canonical_order(len(own), seed)] for name, own in rows.items()}
-        )
+        side = {}
+        for name, own in rows.items():
+            side[name] = np.array(own)[canonical_order(len(own), seed)]
+        sides.append(side)
     nothing = np.zeros(0, dtype=np.int64)
-    return {
-        name: [side.get(name, nothing) for side in sides] for name in sorted({*sides[0], *sides[1]})
-    }
+    names = sorted({*sides[0], *sides[1]})
+    return {name: [side.get(name, nothing) for side in sides] for name in names}

@@ -60,12 +60,13 @@ class RunRecord:
         timeline: seconds from the start of rank 0's process, or from the call of `fidtool.compute`,
             until these events: ``import`` (torch and all other modules are imported; absent for a
             call), the last end of each phase in ``seconds``, ``first_batch`` (its features are in
-            the sums; on a GPU, this is launched) and ``end`` (the result is complete). An event
-            that did not occur is absent.
+            the sums; on a GPU, their addition has been launched) and ``end`` (the result is
+            complete). An event that did not occur is absent.
         extraction: seconds that the phase ``extract`` spent on decoding (or on waiting for the
-            decoding workers), on copying pixels to the device, in the network (with resizing; on a
-            GPU, between events of the GPU), on the values of pairs of images, and on the moments
-            (on a GPU, with waiting for the network). These times overlap.
+            decoding workers), on copying pixels to the device (on a GPU, only on starting that), in
+            the network (with resizing; on a GPU, measured by its events), on the values of pairs of
+            images, and on the moments (on a GPU, with waiting for the network). These times
+            overlap.
         images_per_second: ``images_computed`` divided by the seconds of extraction; None if nothing
             was extracted.
         versions: versions of Python and of the libraries that affect the values.

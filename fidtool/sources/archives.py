@@ -77,6 +77,7 @@ def list_images(named: SourceFiles) -> ImageSet:
             else:
                 is_compressed |= _decompress(handle) is not handle
                 images = _list_tar(named.key, handle, passed_over)
+            # In the order in which they are stored.
             stored = sorted(images, key=attrgetter("start"))
             if any("\0" in member.name for member in stored):
                 raise ValueError("a member's name contains a null character")

@@ -287,7 +287,7 @@ class ImageSet:
         mark = int.from_bytes(digest[:8], "little")
         if self.partner is not None:
             # Times 3, so that the hashes of two sets in one file do not cancel.
-            mark ^= 3 * self.partner.hash_files(indices) % 2**64
+            mark ^= (3 * self.partner.hash_files(indices)) % 2**64
         return mark
 
     def missing_lines(self) -> list[str]:

@@ -90,7 +90,7 @@ class Accumulator:
         capacity: number of images in the set, or in the part.
         inspected: whether the images' records are collected, too.
         pairs: number of values that each pair of images has.
-        of_partner: layers of the images' partners of which the statistics are collected, too; None
+        partner_layers: layers of the images' partners whose statistics are collected, too; None
             for none.
         used: which images are in the statistics, bool array of shape (capacity,).
         unusable: which images were skipped, bool array of shape (capacity,).
@@ -150,7 +150,7 @@ class Accumulator:
         return {name: reorder(rows, places) for name, rows in self._rows.items()}
 
     def add(self, piece: Piece, features: GroupFeatures, places: Places) -> None:
-        """Add a piece of a batch, which `finish` completes, or the first piece of the next batch.
+        """Add a piece. `finish` completes its batch, and is called when the next batch begins.
 
         Args:
             features: those of its images, and of their partners, if they have layers.

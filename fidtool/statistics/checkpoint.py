@@ -74,7 +74,7 @@ def plan_parts(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[
     return parts
 
 
-@dataclass
+@dataclass(eq=False)
 class Checkpoint:
     """A checkpoint folder.
 

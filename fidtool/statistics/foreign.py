@@ -109,7 +109,7 @@ def _detect_kind(head: bytes) -> str:
     return PICKLE if begins_like_pickle(head) else ""
 
 
-@dataclass
+@dataclass(eq=False)
 class NamedArrays:
     """Arrays by name, which an archive reads when they are needed.
 

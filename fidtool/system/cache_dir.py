@@ -37,10 +37,15 @@ def open_descriptor(path: Path) -> int | None:
     """Return the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all
     other paths.
     """
-    number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
-    if numbered := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path)):
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
+    numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
+    if numbered:
         number = int(numbered[1])
-    return None if number is None else moved_descriptors.get(number, number)
+    elif str(path) in named:
+        number = named[str(path)]
+    else:
+        return None
+    return moved_descriptors.get(number, number)
 
 
 def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:

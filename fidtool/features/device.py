@@ -111,7 +111,7 @@ class Uploads:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._device.type != "cuda":
-            return tensor.to(self._device)
+            return tensor
         if len(self._pending) == _MAX_UPLOADS:
             self._pending.popleft().synchronize()
         try:

@@ -1,5 +1,4 @@
-"""Decodes contents to RGB pixels: files with Pillow, as other tools do; arrays
-are used directly.
+"""Decodes contents to RGB pixels: files with Pillow, as other tools do; arrays are used directly.
 
 The pixels may then be cropped, see `fidtool.sources.crops`.
 """
@@ -130,9 +129,9 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a
     colour profile, and alpha is dropped, so that the colours stored in transparent pixels become
-    visible. EXIF orientation is not applied, as in other tools, except in TIFFs,
-    where Pillow applies it. 16-bit grayscale, which ``convert`` would clip to white, keeps its high
-    byte. Floats, signed and 32-bit integers become bytes as those of arrays, see
+    visible. EXIF orientation is not applied, as in other tools, except in TIFFs, where Pillow
+    applies it. 16-bit grayscale, which ``convert`` would clip to white, keeps its high byte.
+    Floats, signed and 32-bit integers become bytes as those of arrays, see
     `fidtool.sources.arrays.to_pixels`. Only one thread of a process can decode at a time.
 
     Raises:
